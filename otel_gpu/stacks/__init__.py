@@ -1,8 +1,7 @@
 """
-User stacks: a copied stack and Python frames in, one merged stack out.
+User stacks: makes one merged stack of a copied stack and Python frames.
 
-A sample holds what only the moment itself can tell: registers, the top of the stack, the
-Python frames. Here it meets what keeps: what the process maps, unwind tables, symbols,
-line tables. That has to be done on the host of the process, so the result goes into the
-stream of records (RECORD_USER_STACK), and a replay needs none of it.
+A sample contains registers, the top of the stack and Python frames. This package adds the mappings,
+unwind tables, symbols and line tables of the process. It must run on the host of the process, so the
+result goes into the stream of records (RECORD_USER_STACK), and a replay does not need this package.
 """

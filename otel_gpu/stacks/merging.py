@@ -1,5 +1,5 @@
 """
-Merging: the frames of Python put where the native stack runs the interpreter.
+Merges Python frames into the native stack, in place of the interpreter's functions.
 
 Some facts about evaluation loops
 ---------------------------------
@@ -23,22 +23,21 @@ loop runs a *run* of frames, and the outermost of a run is marked as entered fro
                                         <module>             (entered from C)
     PyEval_EvalCode
 
-A loop is known by its name. The compiler may move unlikely parts of it away (``….cold``,
+A loop is recognized by its name. The compiler can move unlikely parts of it away (``….cold``,
 ``….constprop.0``); such a part is the loop all the same. Builds of 3.14 with tail calls have
 a function for each instruction, ``_TAIL_CALL_…``, which stands above the one that began the
 loop: both together are one loop.
 
-Parts that were moved away have no name when the interpreter is stripped, and the loop may
-have become a part of whoever calls it. But from 3.12 on, the frame that stands for the caller
-in C is a variable of the loop: the native frame that has it on its part of the stack is the
-loop, whatever its name.
+Such parts have no name in a stripped interpreter, and the loop can be inlined into its caller. But
+from 3.12 on, the frame that stands for the caller in C is a variable of the loop: the native frame
+that has it on its part of the stack is the loop, whatever its name.
 
 While the outermost frame of a run is being cleared, from 3.12 on, the loop has no frame any
 more and still stands on the native stack. Such a run is empty, and its loop shows nothing.
 
-What this means: the n-th loop has the n-th run, both counted from the innermost. When the
-numbers differ, one walk has missed something. Nothing can tell where, so what fits from the
-inside is taken, the rest of Python follows, nothing is dropped, and ``complete`` is false.
+Consequences: the n-th loop has the n-th run, both counted from the innermost. If the numbers differ,
+one walk missed something at an unknown place. Then loops and runs are matched from the inside, the
+remaining Python frames follow, no frame is dropped, and ``complete`` is false.
 """
 
 import itertools
@@ -68,12 +67,12 @@ from otel_gpu.wire.frames import (
 )
 
 MAX_FRAMES: Final = 256
-"""A deeper stack loses its middle."""
+"""Most frames; a deeper stack loses its middle."""
 
 _KEPT_INNERMOST = MAX_FRAMES // 2
 _KEPT_OUTERMOST = MAX_FRAMES - _KEPT_INNERMOST - 1
 _MAX_LINE = (1 << 31) - 1
-# Of a process that was started with perf support: one per Python function.
+# With Python's perf support: one for each Python function.
 _TRAMPOLINE = "py::"
 _INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
 _STATUS_NAMES: Mapping[int, str] = {
@@ -95,18 +94,17 @@ def merge(
     native: NativeStack, frames: Sequence[Frame], python: PythonStack, call: Frame | None = None
 ) -> MergedStack:
     """
-    Make one stack of two: at most ``MAX_FRAMES`` frames, their texts safe to show.
+    Merge two stacks into at most ``MAX_FRAMES`` frames with printable texts.
 
-    ``frames`` are what is known of the addresses of the native walk, and ``call`` is the CUDA API
-    that was called; it goes on top. No frame of Python is missing but those that the cut in the
-    middle counts.
+    ``frames`` are the functions at the addresses of the native walk; ``call`` is the called CUDA API,
+    which goes on top. Only the cut in the middle, which counts its frames, removes Python frames.
     """
     loops = _find_loops(frames, _find_holders(native, python))
     runs = list(_split_runs(python))
     fits = len(loops) == len(runs) and _are_in_place(native, python, loops)
     modules = {frames[loop.start].module for loop in loops}
     surplus = len(loops) - len(runs)
-    # More loops than runs, and Python is sure to be complete: the innermost have no frame.
+    # More loops than runs, and Python is complete: the innermost loops have no frame.
     skipped = surplus if surplus > 0 and python.status == wire.PYTHON_COMPLETE and runs else 0
     by_position = {
         loop.start: (loop, run) for loop, run in zip(loops[skipped:], runs, strict=False)
@@ -140,7 +138,7 @@ def merge(
 
 
 def lacks_python(stack: MergedStack) -> bool:
-    """Say whether a stack runs Python and has no line of it; what was broken is counted elsewhere."""
+    """Whether a stack runs Python without any Python line; broken ones are counted elsewhere."""
     return (
         stack.python != _STATUS_NAMES[wire.PYTHON_BROKEN]
         and any(frame.kind == NATIVE and _is_loop(frame) for frame in stack.frames)
@@ -149,8 +147,8 @@ def lacks_python(stack: MergedStack) -> bool:
 
 
 def _find_holders(native: NativeStack, python: PythonStack) -> set[int]:
-    # Of the native frames: those that have a place of Python on their part of the stack. How
-    # far the last one reaches is not known.
+    # The native frames that have a Python entry frame on their part of the stack. The end of the last
+    # one is unknown.
     tops = native.stack_pointers
     if len(tops) != len(native.addresses) or any(a > b for a, b in itertools.pairwise(tops)):
         return set()
@@ -199,8 +197,8 @@ def _split_runs(python: PythonStack) -> Iterator[Sequence[Frame]]:
 def _place_rest(
     native: NativeStack, frames: Sequence[Frame], loops: Sequence[_Loop], modules: set[str]
 ) -> int:
-    # If the native walk has all, a loop is among the functions of the interpreter that have
-    # no name (a part of it that was moved away, and symbols that were stripped).
+    # If the native walk is complete, a missing loop is a nameless function of the interpreter (a moved
+    # part, in a stripped file).
     if native.complete:
         for position in range(loops[-1].end if loops else 0, len(frames)):
             frame = frames[position]
@@ -212,7 +210,7 @@ def _place_rest(
 def _is_internal(frame: Frame, modules: set[str], *, nameless: bool) -> bool:
     if frame.module not in modules:
         return frame.function.startswith(_TRAMPOLINE) and not frame.module
-    # One without a name is of a stripped interpreter: when every loop was found, it is none.
+    # A nameless function of a stripped interpreter: if every loop was found, it is not one.
     return is_left_out(frame.function) if frame.function else nameless
 
 
@@ -223,7 +221,7 @@ def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
     return [*frames[:_KEPT_INNERMOST], cut, *frames[-_KEPT_OUTERMOST:]]
 
 
-# Stacks that were not met before are mostly made of frames that were.
+# New stacks consist mostly of known frames.
 @remembered("clean_frames", 4096, 400)
 def _clean_frame(frame: Frame) -> Frame:
     return Frame(

@@ -1,8 +1,8 @@
 """
-What is known of the process images whose stacks are resolved.
+The programs whose stacks are resolved: their mappings and files.
 
-A record may come after its process has ended, or has become another program, so an image is
-remembered for a while after its end.
+A record can come after its process ended or runs another program. So a program is remembered for a
+while after its end.
 """
 
 import itertools
@@ -20,20 +20,20 @@ from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.probe_symbols import layer_of_library
 
-# Records wait in the ring for half a second at most, and longer only where much is lost anyway; an end wakes the agent up.
+# Records wait in the ring for at most half a second, longer only when many are lost; an exit wakes the
+# agent.
 _KEPT_AFTER_END_S: Final = 1.0
 # Each one holds a file open.
-_MAX_IMAGES: Final = 512
-# Of children that were not looked at, and of images that ended: the oldest go.
+_MAX_PROGRAMS: Final = 512
+# Bound of unread children, and of ended programs; the oldest are evicted.
 MAX_REMEMBERED: Final = 4096
-# Of the time, 2 % at most go into asking a process again what it maps; at first it loads one
-# library after the other, so some of that time is there in advance.
+# At most 2 % of the time is spent on reading mappings again. At first a process loads many libraries,
+# so some of that time is granted in advance.
 _SHARE: Final = 0.02
 _ALLOWANCE_S: Final = 0.05
-# What is known is believed for so long: a library may go, and another one come to its place.
+# Known mappings expire after this time: another library can replace one at its address.
 _MAX_AGE_S: Final = 5.0
-# Not all mappings are reported, so each process is asked now and then, each time after twice as
-# long.
+# Not all mappings are reported, so each process is read at intervals that double.
 _FIRST_DELAY_S: Final = 0.1
 _LAST_DELAY_S: Final = 30.0
 # A process without mappings.
@@ -43,10 +43,9 @@ _generations = itertools.count(1)
 
 class MappedProgram:
     """
-    One program that runs, or ran, in one process: its executable memory, and what files it maps.
+    One program of one process, running or ended: its executable mappings and files.
 
-    ``generation`` differs from that of any other image, and from its own before it loaded a
-    library.
+    ``generation`` is unique among programs, and changes when the program loads a library.
     """
 
     def __init__(self, mappings: Mappings) -> None:
@@ -59,7 +58,7 @@ class MappedProgram:
         self.ask_from(self._asked_s + _FIRST_DELAY_S)
 
     def learn(self, files: Sequence[MappedFile]) -> bool:
-        """Take what it maps now; return whether that is new."""
+        """Set the mapped files; return whether they changed."""
         if files == self.files:
             return False
         self.files = files
@@ -71,24 +70,24 @@ class MappedProgram:
         return True
 
     def find(self, address: int) -> Mapping | None:
-        """Return the executable mapping that holds an address, or None."""
+        """Return the executable mapping of an address, or None."""
         mapping = self.mappings.find(address)
         now_s = time.monotonic()
-        # A library may be as new as this, and its process gone before long.
+        # The library can be this new, and its process can end soon.
         is_old = mapping is None or now_s - self._asked_s >= _MAX_AGE_S
         return self.mappings.find(address) if is_old and self._ask(now_s) else mapping
 
     def ask_from(self, due_s: float) -> None:
-        """Ask what it maps from a moment on, again and again."""
+        """Read the mappings from ``due_s`` on, repeatedly."""
         self._due_s, self._delay_s = due_s, 2 * _FIRST_DELAY_S
 
     @property
     def due_s(self) -> float:
-        """When it is to be asked again."""
+        """When its mappings are read again, by the monotonic clock."""
         return self._due_s if self._delay_s <= _LAST_DELAY_S else math.inf
 
     def ask_if_due(self, now_s: float) -> None:
-        """Ask the process what it maps, if that is due, since it may end."""
+        """Read the mappings if that is due, as the process can end."""
         if self._delay_s <= _LAST_DELAY_S and now_s >= self._due_s and self._ask(now_s):
             self._due_s = now_s + self._delay_s
             self._delay_s *= 2
@@ -104,40 +103,40 @@ class MappedProgram:
         return True
 
     def library(self, layer: int) -> str:
-        """Return the name of its library of a layer; empty: it has none, or several."""
+        """Return the name of its only library of a layer; empty: none, or several."""
         names = [name for name, of in self._libraries if of == layer]
         return names[0] if len(names) == 1 else ""
 
 
 class MappedPrograms:
     """
-    The images of one capture, as (pid, program_ktime_ns).
+    The programs of one capture, by (pid, program_ktime_ns).
 
-    One that is not known is met when it is asked for. The one that was not asked for the
-    longest time goes when there are too many. ``current`` returns which image a process is now, by
-    its ``program_ktime_ns``; 0: not known. ``work`` is what listing their mappings may take.
+    An unknown program is read when it is first requested; of too many, the least recently requested one
+    is evicted. ``current`` returns the ``program_ktime_ns`` of a process's present program; 0: unknown.
+    ``work`` is the budget for reading mappings.
     """
 
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
         self._files = ElfFiles(work=work)
-        self._images: OrderedDict[ProcessKey, MappedProgram] = OrderedDict()
+        self._programs: OrderedDict[ProcessKey, MappedProgram] = OrderedDict()
         self._parents: Recent[ProcessKey, MappedProgram] = Recent(MAX_REMEMBERED)
         self._ended_s: Fifo[ProcessKey, float] = Fifo(
-            MAX_REMEMBERED, evict=lambda image, _: self._drop(image)
+            MAX_REMEMBERED, evict=lambda program, _: self._drop(program)
         )
         CACHES.register(
             "mappings",
             self,
-            "_images",
+            "_programs",
             release=MappedPrograms._release,
             size_bytes="_size_bytes",
         )
 
     @property
     def _size_bytes(self) -> int:
-        known = (*self._images.values(), *self._parents.values())
-        # A child that was not looked at has those of its parent.
+        known = (*self._programs.values(), *self._parents.values())
+        # An unread child shares those of its parent.
         distinct = {id(one): one for one in known}.values()
         return sum(MAPPING_BYTES * one.mappings.count for one in distinct)
 
@@ -147,91 +146,91 @@ class MappedPrograms:
         return self._files.mappings_left_out
 
     def _release(self, count: int) -> None:
-        for _ in range(min(count, len(self._images))):
-            self._drop(next(iter(self._images)))
+        for _ in range(min(count, len(self._programs))):
+            self._drop(next(iter(self._programs)))
 
-    def get(self, image: ProcessKey) -> MappedProgram:
-        """Return what is known of an image."""
-        known = self._images.get(image)
+    def get(self, program: ProcessKey) -> MappedProgram:
+        """Return a program, which is read if it is unknown."""
+        known = self._programs.get(program)
         if known is None:
-            known = self._meet(image)
-            while len(self._images) > _MAX_IMAGES:
-                self._drop(next(iter(self._images)))
-        self._images.move_to_end(image)
+            known = self._meet(program)
+            while len(self._programs) > _MAX_PROGRAMS:
+                self._drop(next(iter(self._programs)))
+        self._programs.move_to_end(program)
         return known
 
-    def learn(self, image: ProcessKey, files: Sequence[MappedFile]) -> None:
-        """Take what a process maps now, and open all of it, as it may end at any moment."""
-        is_new = image not in self._images
-        known = self.get(image)
+    def learn(self, program: ProcessKey, files: Sequence[MappedFile]) -> None:
+        """Set the files that a process maps, and open them, as it can end at any time."""
+        is_new = program not in self._programs
+        known = self.get(program)
         if known.learn(files) and not is_new:
             known.mappings.refresh()
 
     @property
     def due_s(self) -> float:
-        """When the next one is to be asked what it maps, by the monotonic clock."""
-        living = (one for image, one in self._images.items() if image not in self._ended_s)
+        """When the mappings of the next program are read, by the monotonic clock."""
+        living = (one for program, one in self._programs.items() if program not in self._ended_s)
         return min((one.due_s for one in living), default=math.inf)
 
     def ask_due(self) -> None:
-        """Ask those what they map that may have loaded more libraries by now."""
+        """Read the mappings of programs that are due."""
         now_s = time.monotonic()
-        for image, known in self._images.items():
-            if image not in self._ended_s:
+        for program, known in self._programs.items():
+            if program not in self._ended_s:
                 known.ask_if_due(now_s)
 
-    def hurry(self, image: ProcessKey) -> None:
-        """An image has just loaded a library that was not looked at."""
-        if image in self._images:
-            self._images[image].ask_from(time.monotonic())
+    def hurry(self, program: ProcessKey) -> None:
+        """Read the mappings of a program soon, as it has just loaded a library."""
+        if program in self._programs:
+            self._programs[program].ask_from(time.monotonic())
 
     def inherit(self, parent: ProcessKey, child: ProcessKey) -> None:
         """
-        A process was forked.
+        Record a fork.
 
-        Most children become another program at once, so this one is looked at when its
-        first stack comes. If it is gone by then, it had what its parent has.
+        Most children execute another program at once, so a child is read with its first stack. If it
+        has ended by then, it gets the mappings of its parent.
         """
-        known = self._images.get(parent) or self._parents.get(parent)
+        known = self._programs.get(parent) or self._parents.get(parent)
         if known is not None:
             self._parents[child] = known
 
-    def end(self, image: ProcessKey) -> None:
-        """The process has ended, or runs another program now."""
-        self._ended_s.setdefault(image, time.monotonic())
+    def end(self, program: ProcessKey) -> None:
+        """Record that a process ended or runs another program."""
+        self._ended_s.setdefault(program, time.monotonic())
 
     def end_others(self, current: abc.Mapping[int, int]) -> None:
-        """End all images but the current ones: ``program_ktime_ns`` of each watched pid."""
-        for image in (*self._images, *self._parents):
-            if current.get(image[0]) != image[1]:
-                self.end(image)
+        """End all programs but the current ones: ``program_ktime_ns`` of each watched pid."""
+        for program in (*self._programs, *self._parents):
+            if current.get(program[0]) != program[1]:
+                self.end(program)
 
     def drop_ended(self, now_s: float | None = None) -> list[ProcessKey]:
-        """Forget images that ended a while ago, and return them."""
+        """Evict programs that ended a while ago, and return them."""
         now_s = time.monotonic() if now_s is None else now_s
         due = itertools.takewhile(
-            lambda image: now_s - self._ended_s[image] >= _KEPT_AFTER_END_S, self._ended_s
+            lambda program: now_s - self._ended_s[program] >= _KEPT_AFTER_END_S, self._ended_s
         )
         dropped = list(due)
-        for image in dropped:
-            self._drop(image)
+        for program in dropped:
+            self._drop(program)
         return dropped
 
     def close(self) -> None:
         """Close all files."""
-        while self._images:
-            self._drop(next(iter(self._images)))
+        while self._programs:
+            self._drop(next(iter(self._programs)))
         self._files.close()
 
-    def _meet(self, image: ProcessKey) -> MappedProgram:
-        pid, program_ktime_ns = image
-        parent = self._parents.pop(image, None)
+    def _meet(self, program: ProcessKey) -> MappedProgram:
+        pid, program_ktime_ns = program
+        parent = self._parents.pop(program, None)
         mappings = self._open(pid, parent)
-        # Asked afterwards: what was opened before is of that image, or of one before it.
-        if image in self._ended_s or self._current(pid) != program_ktime_ns:
+        # Checked after the opening: the opened files are of that program, or of an earlier one.
+        if program in self._ended_s or self._current(pid) != program_ktime_ns:
             mappings.close()
             mappings = self._open(_NOBODY, parent)
-        known = self._images[image] = MappedProgram(mappings)
+        known = self._programs[program] = MappedProgram(mappings)
         if parent is not None:
             known.learn(parent.files)
         return known
@@ -239,9 +238,9 @@ class MappedPrograms:
     def _open(self, pid: int, parent: MappedProgram | None) -> Mappings:
         return parent.mappings.inherit(pid) if parent else Mappings(pid, self._files)
 
-    def _drop(self, image: ProcessKey) -> None:
-        self._parents.pop(image, None)
-        self._ended_s.pop(image, None)
-        known = self._images.pop(image, None)
+    def _drop(self, program: ProcessKey) -> None:
+        self._parents.pop(program, None)
+        self._ended_s.pop(program, None)
+        known = self._programs.pop(program, None)
         if known is not None:
             known.mappings.close()

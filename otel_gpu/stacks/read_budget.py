@@ -1,9 +1,9 @@
 """
-The budget of reading files that watched processes name.
+The budget for reading files that watched processes map or name.
 
-Whoever maps a file chooses how much work it is to find its symbols, tables and functions. Each reading has
-bounds of its own; this is the bound of all readings together: in seconds, which also pass while a
-slow disk is waited for, and in bytes. Symbols of all of PyTorch take 3 s and a gigabyte.
+A process that maps a file controls how much work its symbols, tables and functions are. Each read has
+its own bounds; this is the bound of all reads together: in seconds, including waits for a slow disk,
+and in bytes. The symbols of all of PyTorch take 3 s and a gigabyte.
 """
 
 import os
@@ -19,13 +19,13 @@ from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.symbols import elf_file
 
-# Of a process, of a user, and of all.
+# Shares of a process, of a user, and of all together.
 _SECONDS: Final = Share(8.0, 0.05), Share(10.0, 0.06), Share(15.0, 0.1)
 _BYTES: Final = Share(4 << 30, 64 << 20), Share(8 << 30, 128 << 20), Share(16 << 30, 256 << 20)
-# Of all, once the capture is to end.
+# Share of all together at the end of a capture.
 _LAST_S: Final = 1.5
-# To list what a process maps takes 2 ms, and 15 ms for PyTorch; with all mappings that there can be,
-# 0.6 s. It is done again and again, so the usual costs nothing.
+# Reading the mappings of a process takes 2 ms, 15 ms with PyTorch, 0.6 s with as many mappings as
+# possible. It is repeated, so the usual cost is free.
 _USUAL_S: Final = 0.05
 _MAX_KNOWN: Final = 4096
 _USER_AGE_S: Final = 5.0
@@ -33,15 +33,15 @@ _USED_UP: Final = "its share of our time, or that of its user, is used up"
 
 
 class NotReadError(ValueError):
-    """A file is not read, as the share of its process, or of its user, is used up."""
+    """A file is not read, as the share of its process or user is used up."""
 
 
 class FileWork:
     """
-    Keeps what reading files took, by process and user.
+    The cost of reading files, by process and user.
 
     Args:
-        lose: Is called with pid, uid and path of what is not read, and why, once for each.
+        lose: Called once for each unread file, with pid, uid, path and reason.
         clock: A monotonic clock in seconds.
     """
 
@@ -60,20 +60,20 @@ class FileWork:
         self._last_s = _LAST_S
 
     def end_soon(self) -> None:
-        """Let readings take a moment more, of all processes together; safe in a signal handler."""
+        """Limit all further reads to a last share; safe in a signal handler."""
         self._is_ending = True
 
     def listing(self, pid: int) -> AbstractContextManager[None]:
-        """List what a process maps: as ``reading``, but paid for only where that takes unusually long."""
+        """As ``reading``, for the mappings of a process; only unusually long reads are charged."""
         return self.reading(pid, "the list of what it maps", free_s=_USUAL_S)
 
     @contextmanager
     def reading(self, pid: int, path: str, free_s: float = 0.0) -> Iterator[None]:
         """
-        Read a file that a process names: all that happens inside is paid for, but ``free_s``.
+        Charge the time and bytes inside, except ``free_s``, to a process that names a file.
 
         Raises:
-            NotReadError: It is not to be read.
+            NotReadError: The share is used up.
         """
         uid = self._user(pid)
         if not self._allows(pid, uid):
@@ -89,7 +89,7 @@ class FileWork:
             self._bytes.pay(pid, uid, elf_file.read_bytes() - read_bytes)
 
     def open(self, mapped: MappedFile, root: int | None = None) -> int:
-        """Open what a process maps, as ``MappedFile.open`` does; what a user serves is lost."""
+        """Open a mapped file as ``MappedFile.open`` does; one that a user serves is counted as lost."""
         try:
             return mapped.open(root)
         except ServedError as error:
@@ -97,7 +97,7 @@ class FileWork:
             raise
 
     def refuse(self, pid: int, path: str, error: ServedError) -> None:
-        """A file that a process names is not opened."""
+        """Count a file that a process names and that is not opened."""
         self._note(pid, self._user(pid), path, str(error))
 
     def _note(self, pid: int, uid: int, path: str, reason: str) -> None:

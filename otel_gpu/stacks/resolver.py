@@ -1,8 +1,8 @@
 """
-Making a merged stack of a sample, or finding that it was made before.
+Makes the merged stack of a sample, or finds the equal one that was made before.
 
-A stack has an id that is a hash of what it shows. So the same stack has the same id in every
-process, on every host and in every run, and is sent once.
+The id of a stack is a hash of its content. So the same stack has the same id in every process, host and
+run, and is sent once.
 """
 
 import math
@@ -29,17 +29,17 @@ from otel_gpu.wire.probe_symbols import api_of_symbol
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 MAX_SENT: Final = 8192
-"""A stack that was not named while so many others were is sent again."""
+"""Stacks that are remembered as sent; an evicted one is sent again."""
 
 NO_API: Final = -1
-"""Of a thread that waits: what it waits in is on its stack by itself."""
+"""For a waiting thread: the API is on its stack anyway."""
 
 _MAX_BEGINNINGS: Final = 3
 _MAX_FUNCTIONS: Final = 1 << 14
 _MAX_PYTHON: Final = 1 << 12
 
-# How long a walk is believed. The library that it ended in may not have been known yet. Code
-# that is made at run time can be replaced by other code. A name may become known.
+# How long a walk is valid: a library can become known, generated code can be replaced, and a name can
+# become known.
 _INCOMPLETE_AGE_NS: Final = 1_000_000_000
 _GENERATED_CODE_AGE_NS: Final = 5_000_000_000
 _NAMELESS_AGE_NS: Final = 60_000_000_000
@@ -52,8 +52,8 @@ class Resolved(NamedTuple):
     """
     The stack of a sample.
 
-    ``lacks_python`` says that it runs Python, and has no line of it. ``records`` holds its
-    RECORD_USER_STACK, if it has to be sent now. ``walked`` is false when it was known without walking.
+    ``lacks_python``: it runs Python without any Python line. ``records`` has its RECORD_USER_STACK, if
+    it must be sent now. ``walked`` is false if the stack was known without a walk.
     """
 
     stack: int
@@ -64,25 +64,25 @@ class Resolved(NamedTuple):
 
 
 class OpenFrame(NamedTuple):
-    """A call of an API by its number, and the stack pointer at its entry."""
+    """An open API call: the number of the API, and the stack pointer at its entry."""
 
     api: int
     stack_pointer: int
 
 
 class OpenFrames(NamedTuple):
-    """The calls that a thread is in, the outermost first; not all, if its stack is not complete."""
+    """The open API calls of a thread, the outermost first; an incomplete stack lacks some."""
 
     calls: tuple[OpenFrame, ...]
     complete: bool
 
 
 NOTHING: Final = Resolved(0, complete=False)
-"""Of a record whose sample is not there."""
+"""The result for a record without a sample."""
 
 
 class _Shared(Generic[_What]):
-    """One for all that are equal: it takes no time to compare two of them."""
+    """One object for all equal values, so that two of them compare by identity."""
 
     __slots__ = ("what",)
 
@@ -91,7 +91,7 @@ class _Shared(Generic[_What]):
 
 
 class Resolver:
-    """Makes merged stacks, and remembers them."""
+    """Makes merged stacks and caches them."""
 
     def __init__(
         self, processes: MappedPrograms, codes: CodeObjects, unwinder: Unwinder, symbols: Symbols
@@ -101,9 +101,9 @@ class Resolver:
         self._unwinder = unwinder
         self._symbols = symbols
         self._walks = Walks()
-        # Of ticks: by generation and address, by image and sample, and by all that a stack is made of.
-        self._tails = CachedSuffixes()
-        # Functions and tails with until when they are believed.
+        # For ticks: by generation and address, by program and sample, and by all parts of a stack.
+        self._suffixes = CachedSuffixes()
+        # Functions and suffixes, with when they expire.
         self._functions: Recent[tuple[int, int], tuple[_Shared[Frame], float]] = Recent(
             _MAX_FUNCTIONS, cache="stack_frames"
         )
@@ -120,15 +120,14 @@ class Resolver:
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """
-        Return the stack of a sample, as of now.
+        Return the stack of a sample with the present mappings.
 
-        The API that was called, by its number, goes on top; ``NO_API`` is for a thread that waits,
-        wherever that is.
+        ``api`` is the number of the called API, which goes on top; ``NO_API`` for a waiting thread.
         """
-        process = self._processes.get(sample.image)
+        process = self._processes.get(sample.program)
         words = sample.words()
         key = (
-            sample.image,
+            sample.program,
             process.generation,
             api,
             sample.registers._replace(frame_pointer=0),
@@ -152,7 +151,7 @@ class Resolver:
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
         if all(frame.function for frame in python.frames):
-            # Else a code object is not known yet.
+            # Otherwise a code object is unknown so far.
             ends_ktime_ns = _end_of(frames, ktime_ns)
             if not native.complete:
                 ends_ktime_ns = ktime_ns + _INCOMPLETE_AGE_NS
@@ -168,14 +167,14 @@ class Resolver:
 
     def resolve_tick(self, sample: Sample, ktime_ns: int) -> Resolved:
         """
-        Return the stack of a thread that was interrupted on a CPU, as of now.
+        Return the stack of a thread that a tick interrupted on a CPU.
 
-        A tick interrupts functions anywhere, so hardly any walk is one that was made before: what
-        repeats are the functions, and the stack has those, and not where in native code they were.
+        A tick interrupts a function anywhere, so walks hardly ever repeat. The functions repeat: so the
+        stack has functions, without positions in native code.
         """
-        process = self._processes.get(sample.image)
+        process = self._processes.get(sample.program)
         native, functions = self._walk_tick(process, sample, ktime_ns)
-        names = (sample.image, sample.python_status, sample.python_frames)
+        names = (sample.program, sample.python_status, sample.python_frames)
         python = self._python.use(names)
         if python is None:
             stack = self._python_stack(sample)
@@ -209,24 +208,26 @@ class Resolver:
             returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
             native = self._unwinder.unwind(sample.registers, sample.stack, find, returns)
             return native, self._functions_at(process, native.addresses, ktime_ns)
-        tails = self._tails.of(generation)
-        native, tail, new = self._unwinder.unwind_to(tails, sample.registers, sample.stack, find)
-        # What a process maps may have become known meanwhile.
+        suffixes = self._suffixes.of(generation)
+        native, suffix, new = self._unwinder.unwind_to(
+            suffixes, sample.registers, sample.stack, find
+        )
+        # More mappings can have become known since.
         if process.generation == generation:
             for lookup, one in new:
-                self._tails.add(generation, lookup, one)
-        if tail is None:
+                self._suffixes.add(generation, lookup, one)
+        if suffix is None:
             return native, self._functions_at(process, native.addresses, ktime_ns)
-        outer = len(native.addresses) - len(tail.addresses)
-        if tail.named is not None and ktime_ns < tail.named[1]:
+        outer = len(native.addresses) - len(suffix.addresses)
+        if suffix.named is not None and ktime_ns < suffix.named[1]:
             return native, (
                 *self._functions_at(process, native.addresses[:outer], ktime_ns),
-                *tail.named[0],
+                *suffix.named[0],
             )
         functions = self._functions_at(process, native.addresses, ktime_ns)
         outermost = functions[outer:]
         ends_ktime_ns = _end_of([function.what for function in outermost], ktime_ns)
-        tail.named = outermost, ends_ktime_ns
+        suffix.named = outermost, ends_ktime_ns
         return native, functions
 
     def _functions_at(
@@ -248,12 +249,12 @@ class Resolver:
         return found._replace(records=(record,))
 
     def open_calls(self, sample: Sample) -> OpenFrames:
-        """Return the functions of CUDA libraries that a thread is in."""
-        process = self._processes.get(sample.image)
+        """Return the open functions of CUDA libraries of a thread."""
+        process = self._processes.get(sample.program)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         found = []
-        # Where the caller's stack pointer is after the return, it was before the call.
+        # The caller's stack pointer after the return is the one before the call.
         after = [*native.stack_pointers[1:], 0] if native.stack_pointers else []
         for position, (address, top) in enumerate(zip(native.addresses, after, strict=False)):
             at = address - 1 if position else address
@@ -266,12 +267,12 @@ class Resolver:
 
     def has_whole_chain(self, sample: Sample) -> bool:
         """
-        Say whether a thread's frame pointers alone lead to all functions that it is in.
+        Whether the frame pointers of a thread alone lead to all of its functions.
 
-        Which functions keep one does not change: so it is with each stack of the same chain. What
-        is outside of it may only be where each thread begins, in the C library.
+        Whether a function keeps one is constant, so the answer holds for each stack with the same
+        chain. Only the start of a thread in the C library can be missing.
         """
-        process = self._processes.get(sample.image)
+        process = self._processes.get(sample.program)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         chain = sample.frame_pointer_chain()
@@ -280,15 +281,15 @@ class Resolver:
             return False
         places = [process.find(address - 1) for address in outer]
         begins = [bool(place and is_c_library(_module(place))) for place in places]
-        # The very first function of a process is the program's own.
+        # The first function of a process belongs to the program itself.
         return all(begins[:-1]) and begins != [False]
 
-    def forget(self, images: AbstractSet[Hashable]) -> None:
-        """Forget how the stacks of some process images were walked."""
-        self._walks.forget(images)
+    def forget(self, programs: AbstractSet[Hashable]) -> None:
+        """Forget the walks of some programs."""
+        self._walks.forget(programs)
 
     def _function(self, process: MappedProgram, address: int, ktime_ns: int) -> "_Shared[Frame]":
-        # Without the place in it.
+        # Without the position in it.
         key = (process.generation, address)
         function, ends_ktime_ns = self._functions.get(key, (None, 0))
         if function is None or ktime_ns >= ends_ktime_ns:
@@ -302,14 +303,14 @@ class Resolver:
         return function
 
     def _native_frame(self, process: MappedProgram, address: int) -> tuple[Frame, int]:
-        # And how far into its function an address of a file is.
+        # And the offset of a file's address in its function.
         mapping = process.find(address)
         if mapping is None:
             return Frame(NATIVE, ""), 0
         function, offset = self._symbols.name(mapping, address) or ("", 0)
         module = _module(mapping)
-        # Where code is not of a file, its address says nothing and is another each time.
-        if mapping.image is None:
+        # An address of generated code has no meaning, and differs each time.
+        if mapping.elf is None:
             return Frame(NATIVE, function, module=module), 0
         return Frame(NATIVE, function, module=module, address=address - mapping.bias), offset
 
@@ -320,14 +321,14 @@ class Resolver:
         is_open = True
         for code, offset, flags in wire.PYTHON_FRAME.iter_unpack(sample.python_frames):
             if flags & wire.PYTHON_FRAME_SHIM:
-                # The end of a run that has its entry already, or of one without frames.
+                # The end of a run with a known entry, or of one without frames.
                 if is_open:
                     entries.append(len(frames) - 1)
                     places.append(0)
                 places[-1] = code
                 is_open = True
                 continue
-            frames.append(self._codes.frame(sample.image, code, offset))
+            frames.append(self._codes.frame(sample.program, code, offset))
             is_open = not flags & wire.PYTHON_FRAME_ENTRY
             if not is_open:
                 entries.append(len(frames) - 1)
@@ -336,7 +337,7 @@ class Resolver:
 
 
 def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
-    """Return until when functions at some addresses are believed to be these."""
+    """Return until when the functions at some addresses are valid."""
     if not all(frame.module for frame in frames):
         return ktime_ns + _GENERATED_CODE_AGE_NS
     if all(frame.function and not frame.function.startswith(_MANGLED) for frame in frames):
@@ -350,7 +351,7 @@ def _call_frame(process: MappedProgram, number: int) -> Frame | None:
 
 
 def _without_preload(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:
-    """Leave out our own functions around a call: who makes it is the program."""
+    """Leave out functions of our own libraries around a call, which the program makes."""
     kept = [at for at, frame in enumerate(frames) if not is_preload_library(frame.module)]
     if len(kept) == len(frames):
         return native, frames

@@ -1,4 +1,4 @@
-"""Samples of user stacks, as the kernel side sends them."""
+"""User stack samples, as the kernel side sends them."""
 
 from operator import itemgetter
 from typing import Final
@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.stacks.unwind.unwinder import Registers
 from otel_gpu.wire.c_struct import CStruct
 
-# Of the two arrays behind it, only what is filled in is there.
+# Of the two arrays after it, only the filled elements are sent.
 _FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
 _WANTED: Final = (
     *("kind", "ktime_ns", "pid", "program_ktime_ns", "tid"),
@@ -21,7 +21,7 @@ _MAX_FRAMES: Final = 64
 _USER_ADDRESSES: Final = range(0x1000, 1 << 56)
 
 SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
-"""No sample is shorter."""
+"""Size of the shortest sample."""
 
 ProcessKey = tuple[int, int]
 """pid and ``program_ktime_ns`` of a program."""
@@ -29,15 +29,14 @@ ProcessKey = tuple[int, int]
 
 class Sample:
     """
-    One user stack, as it was at a moment of its thread, from a RECORD_SAMPLE.
+    One user stack of a thread, from a RECORD_SAMPLE.
 
-    Records that belong to it name it by ``token``, unique within the thread. ``returns`` are
-    return addresses that probes have replaced, and ``python_frames`` innermost first, both packed;
-    the first byte of ``stack`` is at the stack pointer. Counts that go beyond the record are taken
-    for what is there.
+    Records refer to it by ``token``, unique within the thread. ``returns`` are return addresses that
+    probes replaced, and ``python_frames`` come innermost first; both are packed. The first byte of
+    ``stack`` is at the stack pointer. Counts beyond the end of the record are reduced.
 
     Raises:
-        ValueError: The record is no sample, or too short for one.
+        ValueError: The record is not a sample, or too short.
     """
 
     def __init__(self, record: bytes) -> None:
@@ -48,7 +47,7 @@ class Sample:
         if kind != wire.RECORD_SAMPLE:
             raise ValueError("not a sample")
         self.token: int = token
-        self.image: ProcessKey = (pid, program_ktime_ns)
+        self.program: ProcessKey = (pid, program_ktime_ns)
         self.tid: int = tid
         self.registers = Registers._make(_REGISTERS(values))
         self.python_status: int = status
@@ -63,17 +62,17 @@ class Sample:
         self.stack = memoryview(record)[returns_end : returns_end + stack]
 
     def forget_python(self) -> None:
-        """Be a sample of which no frames of Python are known."""
+        """Remove the Python frames."""
         self.python_frames = b""
         self.python_status = wire.PYTHON_NONE
 
     def words(self) -> memoryview:
-        """Return the stack as 8-byte words, as many as are whole."""
+        """Return the stack as whole 8-byte words."""
         whole_bytes = len(self.stack) // _WORD_BYTES * _WORD_BYTES
         return self.stack[:whole_bytes].cast("Q")
 
     def frame_pointer_chain(self) -> tuple[int, ...]:
-        """Return the return addresses that frame pointers lead to, as the kernel side follows them."""
+        """Return the return addresses along the frame pointers, as the kernel side follows them."""
         words, bottom = self.words(), self.registers.stack_pointer
         at, below, chain = self.registers.frame_pointer, bottom, list[int]()
         while len(chain) < _MAX_FRAMES and not at % _WORD_BYTES and at >= below:

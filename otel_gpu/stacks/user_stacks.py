@@ -1,12 +1,12 @@
 """
-User stacks of calls and stalls: samples in, the records of their stacks out.
+User stacks of calls and stalls: turns samples into records of stacks.
 
-A sample comes before the record that it belongs to. That of a call comes right before it;
-that of a wait may come long before, and most waits are never named: so samples are kept as they
-are, and only one that a record names is made a stack of.
+A sample comes before the record that refers to it: right before a call, possibly long before the end of
+a wait. Most waits are never referred to, so samples are kept as they are, and only a referenced one
+becomes a stack.
 
-Frames of Python are believed when the interpreter is known to keep them where they were read. Ticks
-wait for that for a while.
+Python frames are used once the layout of the interpreter is verified. Ticks are held for a while until
+then.
 """
 
 from collections import OrderedDict, deque
@@ -28,14 +28,14 @@ from otel_gpu.stacks.unwind.unwinder import Unwinder
 SAMPLE_KINDS: Final = tuple(
     kind.to_bytes(2, "little") for kind in (wire.RECORD_SAMPLE, wire.RECORD_CODE)
 )
-"""What a record of a sample, or of a part of one, begins with."""
+"""The first bytes of a record of a sample or of a part of one."""
 _CODE_KIND: Final = wire.RECORD_CODE.to_bytes(2, "little")
 _MAX_SAMPLE_BYTES: Final = 4 << 20
-# A call that waits for longer has no stack of its waiting, until it is looked at as open.
+# A call that waits for longer has no stack of its wait until it is resolved as an open call.
 _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
 _MAX_HELD: Final = 256
-# Of a sample: its key, the entry, and the head of its bytes.
+# Overhead of a sample: its key, the entry, and the header of its bytes.
 _SAMPLE_OVERHEAD_BYTES: Final = 250
 _MAX_DOUBT_NS: Final = 3_000_000_000
 _TOKEN_BYTES: Final = 8
@@ -51,7 +51,7 @@ _BLOCK_KIND: Final = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
 _BLOCK_STACK: Final = wire.BLOCK_STACK_RECORD.offset_of("user_stack")
 _FAILURE_KIND: Final = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
 CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
-"""Where a CUDA_CALL record names its stack; ``NO_TOKEN`` stands there if it has none."""
+"""The token of the stack in a CUDA_CALL record; ``NO_TOKEN`` without a stack."""
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     _STALL_KIND: _STALL_STACK,
@@ -59,7 +59,7 @@ _POSITIONS: Final = {
     _BLOCK_KIND: _BLOCK_STACK,
     _FAILURE_KIND: wire.OUT_OF_MEMORY_RECORD.offset_of("user_stack"),
 }
-# Of those whose samples were taken where a call returns, or would: where they name its API.
+# The API in records whose samples are taken at the return of a call, or in an open call.
 _APIS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_API,
     _FAILURE_KIND: wire.OUT_OF_MEMORY_RECORD.offset_of("api"),
@@ -74,14 +74,14 @@ _COUNTS: Final = (
 
 class UserStacks:
     """
-    The user stacks of one capture; whoever watches its ``processes`` keeps those up to date.
+    The user stacks of one capture; the watcher of processes keeps ``processes`` up to date.
 
-    ``current`` returns which image a process is now, by its ``program_ktime_ns``; 0: not known.
-    ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
-    ``lose_python`` is called for each sample that runs Python and has no line of it, if ``cannot_know``
-    says that its image has an interpreter whose frames cannot be known. A sample from before the
-    interpreter was found, or of a program that ended before, is incomplete and no more. ``work`` is what
-    reading files of processes may take.
+    ``current`` returns the ``program_ktime_ns`` of a process's present program; 0: unknown.
+    ``trusts`` returns whether the Python frames of a program are valid; None: unknown so far.
+    ``lose_python`` is called for each sample that runs Python without any Python line, if
+    ``cannot_know`` returns that the interpreter of its program is unsupported. A sample from before the
+    interpreter was found, or of a program that ended before, is only incomplete. ``work`` is the budget
+    for reading files of processes.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class UserStacks:
             self.processes, self._codes, unwinder or Unwinder(work=work), self._symbols
         )
         self.kernels = LaunchedKernels(self.processes, self._symbols)
-        # By thread and token; of a wait that was named already, its stack.
+        # By thread and token; for a wait that was referenced already, its stack.
         self._trusts = trusts
         self._lose_python = lose_python
         self._cannot_know = cannot_know
-        # Ticks, and their samples, of interpreters that are in doubt.
+        # Ticks, and their samples, of interpreters that are not verified yet.
         self._held: deque[tuple[bytes, bytes]] = deque()
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
@@ -124,14 +124,13 @@ class UserStacks:
     @property
     def counts(self) -> Mapping[str, int]:
         """
-        What became of what was taken.
+        Counts of samples, stacks and losses.
 
-        Of calls and stalls that named a sample: ``resolved``, of these ``memo_hits`` (nothing
-        had to be walked) and ``incomplete``; ``without_sample``: it had been lost. Of samples:
-        ``unused`` (not named in time) and ``rejected`` (not understood). ``distinct``
-        stacks were sent. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
-        objects of Python (not understood; too many), ``perf_map_malformed`` lines,
-        ``mapping_left_out`` of executable mappings (too many of one process).
+        Calls and stalls that referred to a sample: ``resolved``, among them ``memo_hits`` (no walk) and
+        ``incomplete``; ``without_sample``: the sample was lost. Samples: ``unused`` (not referenced in
+        time) and ``rejected`` (malformed). ``distinct``: stacks sent. Python code objects:
+        ``code_rejected`` (malformed) and ``code_forgotten`` (too many). ``perf_map_malformed`` lines,
+        and ``mapping_left_out``: executable mappings beyond the bound of a process.
         """
         return self._counts | {
             "code_rejected": self._codes.rejected,
@@ -141,17 +140,17 @@ class UserStacks:
         }
 
     def end_others(self, current: Mapping[int, int]) -> None:
-        """End all images but the current ones: ``program_ktime_ns`` of each watched pid."""
+        """End all programs but the current ones: ``program_ktime_ns`` of each watched pid."""
         self.processes.end_others(current)
-        for image in self._codes.images:
-            if current.get(image[0]) != image[1]:
-                self.processes.end(image)
+        for program in self._codes.programs:
+            if current.get(program[0]) != program[1]:
+                self.processes.end(program)
 
     def drop_ended(self, now_s: float | None = None) -> None:
-        """Let go of processes that ended a while ago, and of waits that ended a while ago."""
+        """Evict processes and waits that ended a while ago."""
         dropped = set(self.processes.drop_ended(now_s))
-        for image in dropped:
-            self._codes.forget(image)
+        for program in dropped:
+            self._codes.forget(program)
         if dropped:
             self._resolver.forget(dropped)
             for key, sample in list(self._samples.items()):
@@ -168,7 +167,7 @@ class UserStacks:
         self._symbols.close()
 
     def take(self, record: bytes) -> None:
-        """Take a SAMPLE or a CODE record, in the order of the ring."""
+        """Keep a SAMPLE or a CODE record, in the order of the ring."""
         if record.startswith(_CODE_KIND):
             self._codes.learn(record)
             return
@@ -197,10 +196,10 @@ class UserStacks:
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """
-        Return a record that has a stack with the stack's id in place of the token.
+        Return a record with the id of its stack in place of the token.
 
-        The record of a stack that was not sent yet comes before it. Where nothing is known of
-        the sample, the id is 0. Records of other kinds are returned as they are.
+        The record of a new stack comes before it. Without a sample, the id is 0. Records of other kinds
+        are returned unchanged.
         """
         position = _POSITIONS.get(record[:2], len(record))
         token = int.from_bytes(record[position : position + _TOKEN_BYTES], "little")
@@ -218,7 +217,7 @@ class UserStacks:
                 return self._release_oldest() if len(self._held) > _MAX_HELD else ()
             found = self._resolve_sample(sample, _api_of(record), ktime_ns, is_tick=is_tick)
             if record.startswith(_STALL_KIND):
-                # The same wait can be a stall of its own and a part of a call or gap.
+                # The same wait can be a stall, and a part of a call or gap.
                 self._named[key] = found._replace(records=())
         if found.stack:
             self._counts["resolved"] += 1
@@ -229,11 +228,11 @@ class UserStacks:
 
     @property
     def holds_samples(self) -> bool:
-        """Whether samples wait until it is known whether their frames can be trusted."""
+        """Whether samples are held until their interpreter is verified."""
         return bool(self._held)
 
     def release(self, *, is_last: bool = False) -> Iterator[bytes]:
-        """Yield what comes of ticks that had to wait, and do so no more; or all, as they are the last."""
+        """Yield the records of held ticks that are decided now; ``is_last``: of all of them."""
         for _ in range(len(self._held)):
             _, sample = self._held[0]
             age_ns = self._newest_token - wire.RECORD_HEADER.unpack_from(sample)[3]
@@ -256,34 +255,34 @@ class UserStacks:
         return self._trusts((pid, program_ktime_ns)) is None
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
-        """Return a record without its stack, if it has one; samples go."""
+        """Return a record without its stack, and nothing for a sample."""
         if record[:2] in SAMPLE_KINDS:
             return ()
         position = _POSITIONS.get(record[:2])
         return (record,) if position is None else (_with_stack(record, position, 0),)
 
     def resolve_open(
-        self, sample: bytes, image: ProcessKey, tid: int, start_ktime_ns: int
+        self, sample: bytes, program: ProcessKey, tid: int, start_ktime_ns: int
     ) -> tuple[int, Sequence[bytes]]:
         """
-        Return the stack of a call that has not returned, and what has to be sent before it.
+        Return the stack of an open call, and the records to send before it.
 
-        ``sample`` is what the kernel side keeps of the thread's latest wait, or nothing. 0 and
-        nothing come of one that is older than the call, or of another thread.
+        ``sample`` is the kernel side's sample of the thread's latest wait, or empty. One that is older
+        than the call, or of another thread, gives 0 and no records.
         """
         if len(sample) < SMALLEST_SAMPLE_BYTES:
             return 0, ()
         _, _, _, ktime_ns, *owner = wire.RECORD_HEADER.unpack_from(sample)
-        if ktime_ns < start_ktime_ns or owner != [image[1], image[0], tid]:
+        if ktime_ns < start_ktime_ns or owner != [program[1], program[0], tid]:
             return 0, ()
         found = self._resolve_sample(sample, NO_API, ktime_ns)
         return found.stack, found.records
 
     def tells_stacks_apart(self, record: bytes) -> bool:
         """
-        Say whether the key of a BLOCK_STACK record is that of no other stack, as its sample shows.
+        Whether the key of a BLOCK_STACK record identifies its stack, by its sample.
 
-        The key was made of Python frames, or else of a chain of frame pointers.
+        The key is a hash of Python frames, or else of a chain of frame pointers.
         """
         _, _, _, _, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         token = int.from_bytes(record[_BLOCK_STACK : _BLOCK_STACK + _TOKEN_BYTES], "little")
@@ -294,14 +293,14 @@ class UserStacks:
         return sample.python_status in _NAMED_BY_PYTHON or self._resolver.has_whole_chain(sample)
 
     def open_calls(self, sample: bytes) -> OpenFrames:
-        """Return the CUDA calls that a thread is in which was looked at; without its stack."""
+        """Return the open CUDA calls of a thread, by the sample of a thread dump; without its stack."""
         return self._resolver.open_calls(Sample(sample))
 
     def resolve_thread(self, sample: bytes) -> Resolved:
         """
-        Return the stack of a thread that was looked at.
+        Return the stack of a thread, by the sample of a thread dump.
 
-        Its records have to be sent before it is named, now or later.
+        Send its records before any record that refers to it.
         """
         _, _, _, ktime_ns, _, _, _ = wire.RECORD_HEADER.unpack_from(sample)
         return self._resolve_sample(sample, NO_API, ktime_ns)
@@ -315,13 +314,13 @@ class UserStacks:
             self._counts["rejected"] += 1
             return NOTHING
         was_walked = sample.python_status != wire.PYTHON_NONE
-        if sample.python_frames and not self._trusts(sample.image):
+        if sample.python_frames and not self._trusts(sample.program):
             sample.forget_python()
         if is_tick:
             found = self._resolver.resolve_tick(sample, ktime_ns)
         else:
             found = self._resolver.resolve(sample, api, ktime_ns)
-        if found.lacks_python and (was_walked or self._cannot_know(sample.image)):
+        if found.lacks_python and (was_walked or self._cannot_know(sample.program)):
             self._lose_python()
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)

@@ -22,7 +22,7 @@ from otel_gpu.stacks.python.interpreter_memory import check
 from otel_gpu.stacks.python.layouts import layout_of
 from otel_gpu.stacks.symbols.debug_files import symbol_sources
 from otel_gpu.stacks.symbols.demangling import Demangler
-from otel_gpu.stacks.symbols.elf_file import ElfImage, LoadSegment, image_of
+from otel_gpu.stacks.symbols.elf_file import ElfImage, LoadSegment, elf_in_memory
 from otel_gpu.stacks.symbols.perf_map import PerfMap
 from otel_gpu.stacks.symbols.symbol_table import SymbolTable
 from otel_gpu.stacks.unwind import expressions
@@ -108,7 +108,7 @@ class _Flat:
 
 
 def _unwind_seeds() -> Iterator[bytes]:
-    with closing(image_of(_libraries()[0])) as image:
+    with closing(elf_in_memory(_libraries()[0])) as image:
         end = max(one.address + one.memory_bytes for one in image.segments)
         flat = bytearray(end)
         for one in image.segments:
@@ -211,7 +211,7 @@ def parse_prologue(data: bytes, _folder: Path) -> None:
 
 
 def _prologue_seeds() -> Iterator[bytes]:
-    with closing(image_of(_libraries()[0])) as image:
+    with closing(elf_in_memory(_libraries()[0])) as image:
         code = next(one for one in image.segments if one.executable)
         yield image.read_file(code.file_offset, code.file_bytes)
 

@@ -110,7 +110,7 @@ def test_names_of_generated_code_are_under_the_pid_that_the_process_has_there(
 
     assert mapping is not None
     assert container.vpid == 1 != container.pid
-    assert symbols.name(mapping._replace(image=None), 0x7008) == ("generated", 8)
+    assert symbols.name(mapping._replace(elf=None), 0x7008) == ("generated", 8)
 
 
 def test_a_container_that_is_gone_is_not_kept_by_what_was_open(
@@ -123,7 +123,7 @@ def test_a_container_that_is_gone_is_not_kept_by_what_was_open(
     mapping = mappings.find(container.hidden)
 
     assert mapping is not None
-    assert mapping.image is not None
-    assert len(mapping.image.read(container.hidden - mapping.bias, 4)) == 4
+    assert mapping.elf is not None
+    assert len(mapping.elf.read(container.hidden - mapping.bias, 4)) == 4
     mappings.close()
     assert len(images._files) == 0

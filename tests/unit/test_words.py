@@ -82,7 +82,6 @@ PENDING_TEXTS = frozenset(
         ),
         *(
             "report",
-            "stacks",
             "wire",
         ),
     }

@@ -1,9 +1,8 @@
 """
-Code objects of Python programs, as the kernel side sent them, and their frames.
+Code objects of Python programs, as the kernel side sends them, and their frames.
 
-A code object is sent once and used a thousand times, so what a frame needs is made when it
-is first asked for and kept. Processes that run the same program have the same code objects
-at other addresses; they share what is known of them.
+A code object is sent once and used a thousand times, so its frames are made on first use and cached.
+Processes of the same program have the same code objects at other addresses, and share them here.
 """
 
 from collections import OrderedDict
@@ -18,17 +17,17 @@ from otel_gpu.stacks.python.line_tables import LineTable, decode
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.frames import CONTROLS, PYTHON, Frame
 
-# A record is cut behind its line table, or later.
+# A record is cut after its line table, or later.
 _FIXED: Final = wire.CODE_RECORD.before("line_table")
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
 _SIGN: Final = 1 << 31
-# More instructions of one code object than call anything, unless they are made up.
+# Frames of one code object; more call sites than this are forged.
 _MAX_FRAMES: Final = 4096
 
-# What they take in memory, roughly and with all that hangs on them.
+# Approximate sizes in memory.
 _ENTRY_BYTES: Final = 320
 _CONTENT_BYTES: Final = 600
 _FRAME_BYTES: Final = 260
@@ -36,18 +35,18 @@ _FRAME_BYTES: Final = 260
 
 class CodeObjects:
     """
-    What is known of code objects, by process image.
+    The code objects of programs.
 
-    Those that were not used for the longest time are forgotten (and counted) when they are more
-    than ``limit``, or take more memory than ``limit_bytes``, roughly. Their frames have no names
-    from then on. Records that were not understood are ``rejected``.
+    The least recently used ones are evicted, and counted in ``forgotten``, beyond ``limit`` entries or
+    about ``limit_bytes``. Their frames have no names from then on. ``rejected`` counts malformed
+    records.
     """
 
     def __init__(self, limit: int = 50_000, limit_bytes: int = 24 << 20) -> None:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._codes: OrderedDict[tuple[ProcessKey, int], _Code] = OrderedDict()
-        self._by_image: dict[ProcessKey, set[int]] = {}
+        self._by_program: dict[ProcessKey, set[int]] = {}
         self._by_content: dict[bytes, _Code] = {}
         self._used_bytes = 0
         self.rejected = 0
@@ -61,37 +60,37 @@ class CodeObjects:
         )
 
     @property
-    def images(self) -> Collection[ProcessKey]:
-        """The process images that have code objects here."""
-        return self._by_image.keys()
+    def programs(self) -> Collection[ProcessKey]:
+        """The programs that have code objects here."""
+        return self._by_program.keys()
 
     def learn(self, record: bytes) -> None:
-        """Take a RECORD_CODE; one that is not understood is counted."""
+        """Add a RECORD_CODE; a malformed one is counted."""
         fields = _FIXED.named(record.ljust(_FIXED.size, b"\0"))
         end = _FIXED.size + fields["line_table_bytes"]
         if fields["kind"] != wire.RECORD_CODE or len(record) < end:
             self.rejected += 1
             return
-        image, name = (fields["pid"], fields["program_ktime_ns"]), fields["code"]
+        program, name = (fields["pid"], fields["program_ktime_ns"]), fields["code"]
         code = _Code(fields, record[_FIXED.size : end])
         shared = self._by_content.setdefault(code.digest, code)
         if shared is code:
             self._used_bytes += code.size_bytes
         shared.users += 1
-        if (image, name) in self._codes:
-            self._remove(image, name)
-        self._codes[image, name] = shared
-        self._by_image.setdefault(image, set()).add(name)
+        if (program, name) in self._codes:
+            self._remove(program, name)
+        self._codes[program, name] = shared
+        self._by_program.setdefault(program, set()).add(name)
         self._used_bytes += _ENTRY_BYTES
         self._trim()
 
-    def frame(self, image: ProcessKey, code: int, offset: int) -> Frame:
+    def frame(self, program: ProcessKey, code: int, offset: int) -> Frame:
         """
-        Return the frame of an instruction, without function and line if its code is not known.
+        Return the frame of an instruction, without function and line if its code object is unknown.
 
         ``code`` and ``offset``, in bytes, are as in ``struct python_frame``.
         """
-        key = (image, code)
+        key = (program, code)
         known = self._codes.get(key)
         if known is None:
             return _UNKNOWN
@@ -106,17 +105,17 @@ class CodeObjects:
             self._trim()
         return frame
 
-    def forget(self, image: ProcessKey) -> None:
-        """A process image is gone."""
-        for name in list(self._by_image.get(image, ())):
-            self._remove(image, name)
+    def forget(self, program: ProcessKey) -> None:
+        """Evict the code objects of a program that ended."""
+        for name in list(self._by_program.get(program, ())):
+            self._remove(program, name)
 
-    def _remove(self, image: ProcessKey, name: int) -> None:
-        code = self._codes.pop((image, name))
-        names = self._by_image[image]
+    def _remove(self, program: ProcessKey, name: int) -> None:
+        code = self._codes.pop((program, name))
+        names = self._by_program[program]
         names.discard(name)
         if not names:
-            del self._by_image[image]
+            del self._by_program[program]
         self._used_bytes -= _ENTRY_BYTES
         code.users -= 1
         if not code.users:
@@ -129,7 +128,7 @@ class CodeObjects:
             self.forgotten += 1
 
     def _trim(self) -> None:
-        # The newest stays, however large.
+        # The newest entry stays, even if it is too large.
         while len(self._codes) > 1 and (
             len(self._codes) > self._limit or self._used_bytes > self._limit_bytes
         ):
@@ -138,7 +137,7 @@ class CodeObjects:
 
 
 class _Code:
-    # One code object, whoever uses it. Its line table is decoded when a line is asked for.
+    # One code object of all of its users. Its line table is decoded on first use.
     __slots__ = (
         *("_first_line", "_lines", "_table", "_version"),
         *("digest", "frame", "frames", "size_bytes", "users"),
@@ -154,7 +153,7 @@ class _Code:
         self.users = 0
         texts = f"{self._version} {self._first_line} {len(file)} {file}{name}".encode()
         self.digest = blake2b(table, digest_size=16, key=blake2b(texts).digest()).digest()
-        # Decoded, each range takes four times the two bytes that it takes at least here.
+        # A decoded range takes four times its two or more bytes here.
         self.size_bytes = _CONTENT_BYTES + 4 * (len(file) + len(name) + len(table))
 
     def make_frame(self, offset: int) -> Frame:

@@ -1,9 +1,8 @@
 """
-Functions of CPython that are how it works, not what a program does.
+Internal functions of CPython, which merged stacks leave out.
 
-A reader wants to see ``train.py``, the function of an extension, ``cudaMalloc``. What the
-interpreter does to get from one to the next says nothing more, differs from version to
-version, and is left out of merged stacks.
+Readers need ``train.py``, the function of an extension, ``cudaMalloc``. The interpreter's functions
+between them add nothing, and differ from version to version.
 """
 
 from collections.abc import Mapping
@@ -13,10 +12,10 @@ EVALUATION_LOOP: Final = "_PyEval_EvalFrameDefault"
 """Runs Python code. See :mod:`otel_gpu.stacks.merging`."""
 
 INSTRUCTION: Final = "_TAIL_CALL_"
-"""How the functions begin that run one instruction each, in builds with tail calls."""
+"""Prefix of the functions that run one instruction each, in builds with tail calls."""
 
-# A name with a star stands for all that begin so. Functions that a program calls by name
-# (sorted, map), garbage collection and the GIL are worth seeing, and stay.
+# A star at the end matches any suffix. Functions that a program calls by name (sorted, map), garbage
+# collection and the GIL are informative, and stay.
 LEFT_OUT: Mapping[str, str] = {
     "enters the loop": (
         "PyEval_EvalCode* PyEval_EvalFrame* _PyEval_EvalCode* _PyEval_EvalFrame _PyEval_Vector "
@@ -61,14 +60,14 @@ LEFT_OUT: Mapping[str, str] = {
     ),
     "starts threads": "pythread_wrapper t_bootstrap thread_run",
 }
-"""What is left out, by what it does; only of the module that has the loop."""
+"""Functions to leave out, by purpose; only in the module that has the evaluation loop."""
 
 _NAMES = frozenset(" ".join(LEFT_OUT.values()).split())
 _BEGINNINGS = tuple(name[:-1] for name in _NAMES if name.endswith("*"))
 
 
 def base_name(function: str) -> str:
-    """Return a function's name without what a compiler adds to parts and copies of it."""
+    """Return a function's name without a compiler's suffixes for parts and copies."""
     return function.partition(".")[0]
 
 

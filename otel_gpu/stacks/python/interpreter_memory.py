@@ -1,11 +1,9 @@
 """
-An interpreter's memory, read from outside: whether a layout is true of it.
+Reads an interpreter's memory from outside, to verify its layout.
 
-The kernel side walks frames where and when they are used, and trusts its layout. Here the
-same walk is made once beforehand, slowly and with doubts. A layout that is wrong for a
-build reads pointers where there are none; it does not get from the runtime state to a
-thread that the C library knows, on to a whole chain of frames, and to code objects with
-names of files, all at once.
+The kernel side walks frames with a layout that it trusts. Here the same walk is made once before,
+slowly and with checks. With a wrong layout, it reads pointers where there are none: it does not reach a
+thread that the C library knows, a whole chain of frames, and code objects with file names.
 """
 
 import platform
@@ -16,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from otel_gpu.stacks.python.layouts import InterpreterLayout
 
 Read = Callable[[int, int], bytes]
-"""(address, size in bytes) -> what is there; shorter or empty where it cannot be read."""
+"""(address, size in bytes) -> the bytes; fewer or none where memory is not readable."""
 
 _MAX_INTERPRETERS: Final = 8
 _MAX_THREADS: Final = 512
@@ -29,29 +27,29 @@ _MAX_TABLE_BYTES: Final = 1 << 20
 _MAX_CODE_BYTES: Final = 1 << 24
 _LINES: Final = range(1 << 24)
 _ADDRESSES: Final = range(0x1000, 1 << 56)
-# References carry flags in their low bits since 3.14.
+# References have flags in their low bits since 3.14.
 _NO_TAGS: Final = ~7
 _UNIT_BYTES: Final = 2
-# Of every object's type, and of a type's name, in every build but those with Py_TRACE_REFS.
+# Offsets of an object's type, and of a type's name, except in builds with Py_TRACE_REFS.
 _TYPE, _TYPE_NAME = 8, 24
 _C_FRAMES: Final = (0x030B, 0x030C)
 _FIRST_WITH_ENTRIES, _FIRST_WITH_SHIMS = _C_FRAMES
 _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-"""Of texts, by bytes of a character."""
+"""Encodings of texts, by bytes of a character."""
 _POINTER_BYTES: Final = 8
 _MODULE: Final = "<module>"
-# What a thread pointer points to begins with itself there; its ABI wants it so.
+# By the ABI, the memory at a thread pointer starts with that pointer.
 _POINTS_TO_ITSELF: Final = platform.machine() == "x86_64"
 
 
 class PythonFrame(NamedTuple):
     """
-    A frame of Python code, as ``struct python_frame`` has it.
+    A frame of Python code, as in ``struct python_frame``.
 
-    ``code`` is the address of the code object here, ``offset`` that of the current
-    instruction, in bytes, and negative before the first.
+    ``code`` is the address of the code object, ``offset`` that of the current instruction in bytes,
+    negative before the first.
     """
 
     code: int
@@ -60,7 +58,7 @@ class PythonFrame(NamedTuple):
 
 
 class PythonCode(NamedTuple):
-    """What a code object says about itself; of long texts the beginning."""
+    """Names and lines of a code object; long texts are cut."""
 
     file: str
     name: str
@@ -69,10 +67,10 @@ class PythonCode(NamedTuple):
 
 class PythonMemory:
     """
-    Reads the frames of an interpreter whose threads stand still.
+    Reads the frames of an interpreter whose threads are stopped.
 
-    Nothing that is there is believed: walks are bounded, and what does not add up raises
-    ValueError. ``runtime`` is the address of ``_PyRuntime``.
+    Memory is untrusted: walks are bounded, and inconsistent values raise ValueError. ``runtime`` is the
+    address of ``_PyRuntime``.
     """
 
     def __init__(self, layout: InterpreterLayout, runtime: int, read: Read) -> None:
@@ -85,7 +83,7 @@ class PythonMemory:
         """
         Yield (``pthread_self``, innermost frame) of each thread state.
 
-        The frame is 0 where the thread runs no Python code.
+        The frame is 0 if the thread runs no Python code.
         """
         layout = self._layout
         interpreter = self._pointer(self._runtime + layout.runtime_interpreters)
@@ -197,10 +195,10 @@ class PythonMemory:
 
 class LayoutCheck(NamedTuple):
     """
-    Whether a layout is true of an interpreter.
+    The result of checking a layout against an interpreter.
 
-    ``early``: it does not run Python code yet, or cannot be read; look again later. ``bad``
-    may be bad luck, as it goes on while it is read. ``reason`` is empty when it is ``good``.
+    ``early``: it runs no Python code yet, or is not readable; check again later. ``bad`` can be an
+    accident, as the interpreter runs during the read. ``reason`` is empty if it is ``good``.
     """
 
     kind: Literal["good", "early", "bad"]
@@ -209,11 +207,10 @@ class LayoutCheck(NamedTuple):
 
 def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
     """
-    Return whether a layout is true of a running interpreter, by the address of ``_PyRuntime``.
+    Check a layout against a running interpreter, by the address of ``_PyRuntime``.
 
-    It is when at least one thread's frames can be followed from the innermost to the
-    outermost one, and each makes sense. One frame alone says little: were ``previous`` to
-    be found elsewhere, every stack could look like that.
+    It is good if at least one thread has a chain of valid frames from the innermost to the outermost. A
+    single frame proves little: with a wrong offset of ``previous``, every stack could look like that.
     """
     memory = PythonMemory(layout, runtime, read)
     if len(read(runtime + layout.runtime_interpreters, _POINTER_BYTES)) != _POINTER_BYTES:
@@ -237,7 +234,7 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
 
 
 def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: int) -> bool:
-    # False: too few to tell. ValueError: what is wrong.
+    # False: too few to decide. ValueError: a contradiction.
     itself = read(thread_id, _POINTER_BYTES) if thread_id in _ADDRESSES else b""
     says = thread_id if not _POINTS_TO_ITSELF else int.from_bytes(itself, "little")
     if len(itself) != _POINTER_BYTES or says != thread_id:
@@ -250,7 +247,7 @@ def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: i
         raise ValueError("no code comes from a file")
     if len(frames) < _MAX_CHECKED_FRAMES and not frames[-1].is_entry:
         raise ValueError("the outermost frame has no caller")
-    # What is called was put on the stack by an instruction before the call.
+    # An instruction before the call pushed the callee.
     if any(caller.offset <= 0 for caller in frames[1:]):
         raise ValueError("a caller is at its first instruction")
     return len(frames) > 1 or codes[frames[0].code].name == _MODULE

@@ -1,22 +1,19 @@
-"""Where each version of CPython keeps its frames and code objects."""
+"""Layouts of frames and code objects in each version of CPython."""
 
 # Some facts about layouts
 # ------------------------
 #
-# A walk of Python frames follows pointers through structures that are CPython's own affair:
-# they change with every minor version, and stay as they are from its first release
-# candidate on, through all of its bug fixes. So a layout is chosen by the version that the
-# interpreter states about itself, and never by what seems to fit.
+# A walk of Python frames follows pointers through internal structures of CPython. They change with
+# every minor version, and are stable from its first release candidate on. So the layout is chosen by
+# the version that the interpreter reports, and never by what seems to fit.
 #
-# Since 3.13 the interpreter also says where things are: _PyRuntime begins with a table of
-# offsets (_Py_DebugOffsets) that its own compiler filled in, for debuggers. Before, they are in
-# the table below. tools/python_layouts.c prints its columns from the headers of a version, and a
-# test compares them.
+# Since 3.13, _PyRuntime begins with a table of offsets for debuggers (_Py_DebugOffsets), which its
+# compiler filled in. For older versions they are in the table below. tools/python_layouts.c prints
+# its columns from the headers of a version, and a test compares them.
 #
-# A build with Py_DEBUG has the same layout. One with Py_TRACE_REFS has not, and says so
-# nowhere, which is why no layout is used before python_memory.py has seen it work.
-# Free-threaded builds keep code in copies for each thread, and text in another form: their
-# frames are not walked.
+# A build with Py_DEBUG has the same layout. One with Py_TRACE_REFS has another one, which nothing in
+# memory shows. So a layout is only used after interpreter_memory.py has verified it. Free-threaded
+# builds keep copies of code for each thread, and other texts: their frames are not walked.
 
 import struct
 from collections.abc import Mapping
@@ -29,7 +26,7 @@ _FIRST_WITH_OFFSETS: Final = 0x030D
 _COOKIE: Final = b"xdebugpy"
 _POINTER_BYTES: Final = 8
 _UTF8_AND_ITS_LENGTH_BYTES: Final = 16
-# Frames with this owner, or a higher one, have no Python code; 255 is one that no frame has.
+# Frames with this owner, or a higher one, have no Python code; no frame has 255.
 _SHIM: Final = 3
 _NO_SHIM: Final = 255
 _MAX_FRAME_BYTES: Final = 256
@@ -39,7 +36,7 @@ _MAX_OFFSET: Final = 1 << 20
 
 class InterpreterLayout(NamedTuple):
     """
-    The fields of ``struct interpreter`` that say how its memory is laid out, in its order.
+    The layout fields of ``struct interpreter``, in their order.
 
     ``version`` is major << 8 | minor; all others are explained there.
     """
@@ -75,8 +72,8 @@ class InterpreterLayout(NamedTuple):
 UNKNOWN: Final = InterpreterLayout(*[0] * len(InterpreterLayout._fields))
 """Frames of an interpreter with this layout are not walked."""
 
-# Of each field: where 3.10, 3.11 and 3.12 have it, and which word of the table in _PyRuntime
-# says it in 3.13 and 3.14, counted from the first structure there. What a version lacks is 0.
+# For each field: its offset in 3.10, 3.11 and 3.12, and the word of the table in _PyRuntime that
+# contains it in 3.13 and 3.14, counted from the first structure. 0: the version lacks it.
 _FIELDS: Final[Mapping[str, tuple[int, int, int, int, int]]] = {
     "runtime_interpreters": (32, 40, 40, 2, 2),
     "interpreter_next": (0, 0, 0, 5, 5),
@@ -105,19 +102,18 @@ _FIELDS: Final[Mapping[str, tuple[int, int, int, int, int]]] = {
 # The cookie, the version and free_threaded; all are 64 bits wide.
 _OFFSETS_HEADER: Final = struct.Struct("<8sQQ")
 OFFSETS_BYTES: Final = 1024
-"""As many bytes from the beginning of ``_PyRuntime`` on hold the table of any version."""
+"""Bytes from the start of ``_PyRuntime`` that contain the table of any version."""
 
 
 def layout_of(version_hex: int, runtime: bytes) -> InterpreterLayout:
     """
-    Return the layout of an interpreter, by its version as in ``PY_VERSION_HEX``.
+    Return the layout of an interpreter by its version, as in ``PY_VERSION_HEX``.
 
-    Without the last two bytes (of a 3.10, which has no symbol that tells), that is taken for a
-    final release. ``runtime`` is the first ``OFFSETS_BYTES`` of its ``_PyRuntime``, in memory or
-    in its file.
+    Without the last two bytes (3.10 has no symbol for them), a final release is assumed.
+    ``runtime`` is the first ``OFFSETS_BYTES`` of its ``_PyRuntime``, in memory or in its file.
 
     Raises:
-        ValueError: It is of a version or kind that we do not know; the text says which.
+        ValueError: The version or kind is unsupported; the text has it.
     """
     version, level = version_hex >> 16, version_hex >> 4 & 0xF
     name = f"Python {version >> 8}.{version & 0xFF}"

@@ -1,14 +1,14 @@
-"""Which line an instruction belongs to: the line tables of CPython's code objects."""
+"""Lines of instructions: the line tables of CPython's code objects."""
 
 # Some facts about line tables
 # ----------------------------
 #
-# A line table is a list of ranges of instructions, in order and without holes; each says
-# how long it is and how far its line is from the one before. So it can only be read from
-# the beginning, and what is cut off its end takes only the last lines away.
+# A line table is a list of ranges of instructions, in order and without holes; each has its length and
+# the distance of its line from the previous one. So it can only be read from the beginning, and cutting
+# its end only loses the last lines.
 #
-# 3.10 writes a range as two bytes: its length in bytes, and the difference of lines, where
-# -128 says that these instructions belong to no line.
+# 3.10 writes a range as two bytes: its length in bytes, and the difference of lines; -128: these
+# instructions have no line.
 #
 # Since 3.11 an entry begins with a byte whose highest bit is set, and ends before the next
 # such byte:
@@ -21,8 +21,8 @@
 #      kind 14      the difference of lines follows, then end line and columns
 #      kind 15      no line
 #
-# A difference is a number of any size, six bits to a byte, the lowest first; bit 6 says
-# that more follow, and the lowest bit of the number is its sign.
+# A difference is a number of any size, six bits to a byte, the lowest first; bit 6: more follow; the
+# lowest bit of the number is its sign.
 
 import struct
 from array import array
@@ -42,9 +42,9 @@ _ONE_LINE, _NO_COLUMNS, _LONG, _NO_LINE = 10, 13, 14, 15
 
 class LineTable(NamedTuple):
     """
-    A line table, decoded: ``lines[i]`` holds for offsets below ``ends[i]``, in bytes.
+    A decoded line table: ``lines[i]`` applies to offsets below ``ends[i]``, in bytes.
 
-    Neighbours of one line are one range; 0 is no line.
+    Adjacent ranges of one line are merged; 0 means no line.
     """
 
     first_line: int
@@ -53,9 +53,9 @@ class LineTable(NamedTuple):
 
     def line_at(self, offset: int) -> int:
         """
-        Return the line of an instruction, by its distance from the first one in bytes.
+        Return the line of an instruction by its offset in bytes; 0: none.
 
-        Before the first, a frame is at the line that its code begins with. 0: there is none.
+        Before the first instruction, a frame is at the first line of its code.
         """
         if offset < 0:
             return self.first_line
@@ -65,7 +65,7 @@ class LineTable(NamedTuple):
 
 def decode(version: int, first_line: int, line_table: bytes) -> LineTable:
     """
-    Decode ``co_linetable``; of one that is damaged or cut, what comes before that.
+    Decode ``co_linetable``; a damaged or cut one up to that point.
 
     ``version`` is that of the interpreter, major << 8 | minor.
     """
@@ -86,7 +86,7 @@ def decode(version: int, first_line: int, line_table: bytes) -> LineTable:
     return lines
 
 
-# Each yields ranges of instructions: size in bytes, and difference of lines; None: no line.
+# Each yields ranges of instructions: size in bytes, and difference of lines (None: no line).
 
 
 def _read_pairs(table: bytes) -> Iterator[tuple[int, int | None]]:
@@ -114,7 +114,7 @@ def _read_locations(table: bytes) -> Iterator[tuple[int, int | None]]:
 
 
 def _difference(table: bytes, position: int) -> int | None:
-    # None: it is cut, or longer than that of any line.
+    # None: cut, or longer than for any line.
     number = 0
     for digit, byte in enumerate(table[position : position + _MAX_DIFFERENCE_BYTES]):
         if byte & _ENTRY:

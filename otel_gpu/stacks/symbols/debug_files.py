@@ -1,11 +1,10 @@
 """
-Where symbols are that a file was stripped of.
+Finds the symbols that a file was stripped of.
 
 A distribution keeps them in a separate file, found by the build id or by a name and checksum
 in ``.gnu_debuglink``, or (Fedora) leaves a compressed table of functions in the library
-itself. Files are looked for in the root of the process and then in our own; either may be
-another user's, and must prove that they belong: by the same build id, or by the checksum. The
-process's own user has to be allowed to read them.
+itself. Files are searched in the root of the process and then in our own. Either can be another user's
+file, and must match by build id or checksum. The process's user must be allowed to read it.
 """
 
 import lzma
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import OWN, User, user_of
 from otel_gpu.stacks.read_budget import FileWork
-from otel_gpu.stacks.symbols.elf_file import ElfImage, image_of
+from otel_gpu.stacks.symbols.elf_file import ElfImage, elf_in_memory
 from otel_gpu.stacks.symbols.symbol_table import SymbolSource, symbol_source
 
 _FOLDER = "/usr/lib/debug"
@@ -32,40 +31,40 @@ _MAX_UNPACKING_MEMORY_BYTES = 64 << 20
 
 
 def symbol_sources(
-    image: ElfImage, pid: int, path: str, work: FileWork | None = None
+    elf: ElfImage, pid: int, path: str, work: FileWork | None = None
 ) -> list[SymbolSource]:
     """
-    Return what names the functions of an image best: one complete table, or two parts.
+    Return the best symbols of an ELF file: one complete table, or two parts.
 
-    Debug files are looked for in the root of a process that maps it, beside its path there. ``work``
-    learns of those that a user serves.
+    Debug files are searched in the root of a process that maps the file, next to its path there.
+    ``work`` counts those that a user serves.
     """
-    own = symbol_source(image, ".symtab", separate=False)
+    own = symbol_source(elf, ".symtab", separate=False)
     if own is not None:
         return [own]
-    for debug_file in _debug_files(image, pid, path, work or FileWork()):
+    for debug_file in _debug_files(elf, pid, path, work or FileWork()):
         source = symbol_source(debug_file, ".symtab", separate=True)
         if source is not None:
             return [source]
         debug_file.close()
-    exported, packed = symbol_source(image, ".dynsym", separate=False), _unpacked(image)
-    # What was packed is what .dynsym does not have.
+    exported, packed = symbol_source(elf, ".dynsym", separate=False), _unpacked(elf)
+    # The packed table has the symbols that .dynsym lacks.
     rest = symbol_source(packed, ".symtab", separate=True) if packed else None
     return [source for source in (exported, rest) if source is not None]
 
 
-def _debug_files(image: ElfImage, pid: int, path: str, work: FileWork) -> Iterator[ElfImage]:
+def _debug_files(elf: ElfImage, pid: int, path: str, work: FileWork) -> Iterator[ElfImage]:
     roots = (f"/proc/{pid}/root", "/") if pid > 0 else ("/",)
     reader = user_of(pid) if pid > 0 else OWN
-    owners = frozenset({0, os.geteuid(), image.owner})
-    build_id = image.build_id
+    owners = frozenset({0, os.geteuid(), elf.owner})
+    build_id = elf.build_id
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         place = f"{_FOLDER}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
             found = _open(root, place, reader, pid, work)
             if found is not None and found.owner in owners and found.build_id == build_id:
                 yield found
-    link = _section(image, ".gnu_debuglink", _MAX_LINK_BYTES)
+    link = _section(elf, ".gnu_debuglink", _MAX_LINK_BYTES)
     name, _, _ = link.partition(b"\0")
     if not name or b"/" in name or len(link) < len(name) + 1 + _CHECKSUM_BYTES:
         return
@@ -74,12 +73,12 @@ def _debug_files(image: ElfImage, pid: int, path: str, work: FileWork) -> Iterat
     file = name.decode("utf-8", "surrogateescape")
     places = [(roots[-1], f"{_FOLDER}{folder}/{file}")]
     if pid > 0:
-        # Beside the library is nothing to be found in a root that is not its own.
+        # In another root, the folder of the library has no meaning.
         near = (f"{folder}/{file}", f"{folder}/.debug/{file}", f"{_FOLDER}{folder}/{file}")
         places = [(roots[0], place) for place in near] + places
     for root, place in places:
         found = _open(root, place, reader, pid, work)
-        if found is not None and found.owner in owners and _belongs(found, image, checksum):
+        if found is not None and found.owner in owners and _belongs(found, elf, checksum):
             yield found
 
 
@@ -93,9 +92,9 @@ def _open(root: str, path: str, reader: User, pid: int, work: FileWork) -> ElfIm
     return None
 
 
-def _belongs(debug_file: ElfImage, image: ElfImage, checksum: int) -> bool:
-    if image.build_id is not None and debug_file.build_id is not None:
-        return debug_file.build_id == image.build_id
+def _belongs(debug_file: ElfImage, elf: ElfImage, checksum: int) -> bool:
+    if elf.build_id is not None and debug_file.build_id is not None:
+        return debug_file.build_id == elf.build_id
     size_bytes = debug_file.size_bytes
     if size_bytes > _MAX_CHECKED_BYTES or not debug_file.is_on_disk(size_bytes):
         return False
@@ -105,18 +104,18 @@ def _belongs(debug_file: ElfImage, image: ElfImage, checksum: int) -> bool:
     return found == checksum
 
 
-def _section(image: ElfImage, name: str, limit_bytes: int) -> bytes:
+def _section(elf: ElfImage, name: str, limit_bytes: int) -> bytes:
     # Empty if it is larger, without reading it.
-    header = image.section_header(name)
-    return bytes(image.section(name)) if header and header.size_bytes <= limit_bytes else b""
+    header = elf.section_header(name)
+    return bytes(elf.section(name)) if header and header.size_bytes <= limit_bytes else b""
 
 
-def _unpacked(image: ElfImage) -> ElfImage | None:
-    # What MiniDebugInfo calls .gnu_debugdata: a small ELF file, packed with xz.
-    packed = _section(image, ".gnu_debugdata", _MAX_PACKED_BYTES)
+def _unpacked(elf: ElfImage) -> ElfImage | None:
+    # .gnu_debugdata of MiniDebugInfo: a small ELF file, packed with xz.
+    packed = _section(elf, ".gnu_debugdata", _MAX_PACKED_BYTES)
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_UNPACKING_MEMORY_BYTES)
     try:
         content = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
-        return image_of(content) if unpacker.eof else None
+        return elf_in_memory(content) if unpacker.eof else None
     except (lzma.LZMAError, MemoryError, OSError, ValueError):
         return None

@@ -1,10 +1,10 @@
 """
-Turns C++ names into text, a line in and a line out; runs as a process of its own.
+A child process that demangles C++ names: it reads a line and writes a line.
 
-Names come from files of observed programs. The C++ library's demangler is exact, but it can be
-made to write without end: each substitution may stand for all before it, so 260 characters give
-200 kilobytes, and every twenty more double that. Nor was it written for an agent that runs as
-root. So it runs here, without rights and with little memory and time, where it may fail.
+Names come from files of observed programs. The C++ library's demangler is exact, but its output is
+unbounded: a substitution can stand for all text before it, so 260 characters give 200 kilobytes, and
+every twenty more double that. It was not written for a privileged agent either. So it runs here,
+without privileges, with little memory and time, where it is allowed to fail.
 
 It imports nothing of the package, and is started by its path; its argument is the filter of system
 calls that it installs, in hexadecimal.
@@ -32,7 +32,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def main() -> int:
-    """Answer until the other end of the pipe is closed, or no question came for a minute."""
+    """Answer until the pipe is closed, or a minute passes without a question."""
     demangle = _load()
     if demangle is None:
         return NO_DEMANGLER
@@ -44,7 +44,7 @@ def main() -> int:
     libc.strnlen.restype = ctypes.c_size_t
     _give_up_rights()
     while select.select([0], [], [], _IDLE_S)[0]:
-        # The asker waits for each answer, so a read is one line, or the end.
+        # The agent waits for each answer, so a read returns one line, or the end.
         line = os.read(0, _MAX_LINE_BYTES)
         if not line:
             break
@@ -52,7 +52,7 @@ def main() -> int:
         text = demangle(line.rstrip(b"\n"), None, None, ctypes.byref(status))
         answer = b""
         if text:
-            # What is longer than an answer may be is cut.
+            # Longer names are cut.
             length = libc.strnlen(text, _MAX_LINE_BYTES - 1)
             answer = ctypes.string_at(text, length).replace(b"\n", b" ")
             libc.free(text)
@@ -78,14 +78,14 @@ def _give_up_rights() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (value, value))
     if os.geteuid() == 0:
-        # An agent that gave its capabilities up cannot become another user: then the filter below
-        # is what keeps this process from using what root may do without any. Where there is only one user (a user namespace), there is no other to become.
+        # An agent without capabilities cannot change its user: then only the filter below prevents what
+        # root can do without capabilities. A user namespace can have only one user.
         with contextlib.suppress(OSError):
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    # An agent that is not root has its capabilities from the service's ambient set, or from its
-    # interpreter's file, and so has whatever it starts.
+    # An agent that is not root has capabilities from the service's ambient set, or from its
+    # interpreter's file, and its children inherit them.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

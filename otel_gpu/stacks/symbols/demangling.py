@@ -1,10 +1,10 @@
 """
-Names of functions as their programmers write them.
+Demangles names of functions.
 
-C++ names go to a process of their own (demangler_process.py): the exact demangler is the C++
-library's, and a hostile name can keep that one busy until memory ends. Rust's newer names stay
-mangled; its older ones are C++ names with a hash behind them. The process is started with the first name, and ends by itself
-when no question comes for a minute.
+C++ names are sent to a child process (demangler_process.py): the exact demangler is the C++ library's,
+and a hostile name can exhaust its memory. Rust's newer names stay mangled; its older ones are C++ names
+with a hash at the end. The child is started with the first name, and ends after a minute without
+questions.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from otel_gpu.stacks.symbols import demangler_process
 
 _PROGRAM = Path(demangler_process.__file__)
 _FILTER = make_filter(ALLOWED_TO_CALCULATE, allowed=True)
-# With the newline it is what the process reads at once.
+# With the newline, it fits into one read of the child.
 _MAX_NAME_BYTES = 4095
 _MAX_ANSWER_BYTES = 4096
 _START_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 0.25
-# After a name that broke the demangler: so a hostile program gets 5 % of our time at most.
+# After a name that crashed the demangler: so a hostile program gets at most 5 % of our time.
 _PAUSE_S = 5.0
 
 
@@ -40,12 +40,12 @@ class Demangler:
         self._resume_s = 0.0
 
     def __del__(self) -> None:
-        # Also for an object whose construction failed at its first line.
+        # Also after a failed construction.
         if hasattr(self, "_process"):
             self.close()
 
     def close(self) -> None:
-        """End the process; it is started again when it is needed."""
+        """End the child; the next name starts it again."""
         process, self._process = self._process, None
         if process is not None:
             self._socket.close()
@@ -54,11 +54,11 @@ class Demangler:
 
     def text(self, name: str) -> str | None:
         """
-        Return a name as text: unchanged if it is not mangled, or cannot be demangled.
+        Return a demangled name; unchanged if it is not mangled, or cannot be demangled.
 
-        None says that it can not be done now and may be later.
+        None: not possible now; ask again later.
         """
-        # Compilers mangle to these characters; newlines would be two names.
+        # Mangled names have only these characters; a newline would separate two names.
         is_mangled = name.startswith("_Z") and name.isascii() and name.isprintable()
         if not is_mangled or len(name) > _MAX_NAME_BYTES or self._is_missing:
             return name
@@ -70,7 +70,7 @@ class Demangler:
         return answer or name
 
     def _ask(self, question: bytes) -> str | None:
-        # None: no answer. The process may have ended for want of questions, so ask twice.
+        # None: no answer. The child can have ended after an idle minute, so ask twice.
         for _ in range(2):
             timeout_s = _ANSWER_TIMEOUT_S if self._process else _START_TIMEOUT_S
             self._process = self._process or self._start()
@@ -89,7 +89,7 @@ class Demangler:
         return None
 
     def _start(self) -> subprocess.Popen[bytes] | None:
-        # A message is one piece, so an answer comes at once or not at all.
+        # A message is not split, so an answer comes whole or not at all.
         self._socket, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
         name = "LD_LIBRARY_PATH"
         with other, contextlib.suppress(OSError):
@@ -99,15 +99,15 @@ class Demangler:
                 stdout=other.fileno(),
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                # Ours may hold secrets.
+                # Our environment can have secrets.
                 env={name: os.environ[name]} if name in os.environ else {},
-                start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+                start_new_session=True,  # Ctrl-C is for the agent, which can still ask.
             )
         self._socket.close()
         return None
 
     def _exchange(self, question: bytes, timeout_s: float) -> bytes | None:
-        # The answer with its newline; empty if the process has ended, None if it took too long.
+        # The answer with its newline; empty: the child has ended; None: it was too late.
         try:
             self._socket.settimeout(timeout_s)
             self._socket.send(question)

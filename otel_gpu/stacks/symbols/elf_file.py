@@ -1,13 +1,12 @@
 """
-One ELF file that processes run: headers, and bytes by virtual address.
+Reads an ELF file that processes map: headers, and bytes by virtual address.
 
-The file belongs to another user, who may cut it short or write into it at any moment. A
-memory map of a file that was cut short answers with SIGBUS, which would end the agent: one
-``cp`` over a library in use would be enough. So everything is read with pread(2), which
-answers with fewer bytes.
+The file belongs to another user, who can truncate or write it at any time. Reading a memory map of a
+truncated file raises SIGBUS, which would end the agent: one ``cp`` over a library in use is enough. So
+everything is read with pread(2), which returns fewer bytes.
 
-Headers are read here and not with pyelftools, which trusts the number of sections that a file
-names: a sparse file keeps it busy for hours (docs/decisions/0018-symbols.md).
+Headers are read here and not with pyelftools, which trusts the number of sections in the file: a sparse
+file keeps it busy for hours (docs/decisions/0018-symbols.md).
 """
 
 import mmap
@@ -42,8 +41,8 @@ _MAX_NOTES_BYTES = 64 << 10
 _MAX_NOTES = 64
 _MAX_BUILD_ID_BYTES = 64
 _MAX_READ_BYTES = 64 << 20
-# A sparse file names sizes of which nothing is on the disk. File systems that compress
-# have files that are larger than what they take, and some do not say what they take.
+# A sparse file can have sizes without data on disk. With compression, files are larger than their data
+# on disk, and some file systems do not report that size.
 _MOST_COMPRESSED = 16
 _UNSEEN_BYTES = 8 << 20
 
@@ -52,12 +51,12 @@ _read_bytes = 0
 
 
 def read_bytes() -> int:
-    """Return how many bytes of ELF files have been read so far, of all together."""
+    """Return the bytes read from all ELF files so far."""
     return _read_bytes
 
 
 class LoadSegment(NamedTuple):
-    """A part of the file that is loaded; ``address`` is where its own addresses say."""
+    """A loaded part of the file; ``address`` is its virtual address."""
 
     address: int
     file_offset: int
@@ -67,7 +66,7 @@ class LoadSegment(NamedTuple):
 
 
 class ThreadStorage(NamedTuple):
-    """What each thread has of the file: its size, and at what address it would be (PT_TLS)."""
+    """Thread-local storage of the file (PT_TLS): size and virtual address."""
 
     address: int
     memory_bytes: int
@@ -75,7 +74,7 @@ class ThreadStorage(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the file: ``kind`` is sh_type, ``address`` is 0 when it is not loaded."""
+    """A section: ``kind`` is sh_type, ``address`` is 0 if it is not loaded."""
 
     name: str
     kind: int
@@ -90,13 +89,13 @@ class ElfImage:
     """
     One ELF file, shared by all processes that map it.
 
-    The descriptor is taken over, and closed also when this raises. ``machine`` is e_machine,
-    ``sections`` are by number, without those past a bound, ``eh_frame_header`` is the virtual
-    address of ``.eh_frame_hdr``, and ``thread_storage`` what each thread has of it; None: there is
-    none. ``size_bytes`` is the file's as it was opened.
+    It owns the descriptor, and closes it even if the constructor raises. ``machine`` is e_machine;
+    ``sections`` are by number, up to a bound; ``eh_frame_header`` is the virtual address of
+    ``.eh_frame_hdr``; ``thread_storage`` is its thread-local storage, or None. ``size_bytes`` is the
+    size of the file when it was opened.
 
     Raises:
-        ValueError: It is not a regular 64-bit little-endian ELF file, or is damaged.
+        ValueError: It is not a regular 64-bit little-endian ELF file, or damaged.
     """
 
     def __init__(self, fd: int) -> None:
@@ -109,13 +108,13 @@ class ElfImage:
             raise ValueError(f"not a readable ELF file: {error}") from error
 
     def __del__(self) -> None:
-        # Also for an object whose construction failed at its first line.
+        # Also after a failed construction.
         if getattr(self, "_fd", -1) >= 0:
             self.close()
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed: then everything reads as empty."""
+        """Whether it was closed: then all reads are empty."""
         return self._fd < 0
 
     @property
@@ -129,7 +128,7 @@ class ElfImage:
         return os.fstat(self._fd).st_uid
 
     def close(self) -> None:
-        """Close the file; it may be called again."""
+        """Close the file; calling it again has no effect."""
         fd, self._fd = self._fd, -1
         # Names of what was in it can outlive it by far, and refer to it.
         self.sections = ()
@@ -138,14 +137,14 @@ class ElfImage:
 
     def address_of(self, file_offset: int) -> int | None:
         """
-        Return the virtual address of a place in the file; None if it is not loaded.
+        Return the virtual address of a file offset; None: it is not loaded.
 
-        A page of the file that holds the end of one segment and the start of the next is
-        mapped for both; then the code is meant.
+        A page with the end of one segment and the start of the next is mapped for both; then the
+        executable one counts.
         """
         found = []
         for segment in self.segments:
-            # A mapping starts at a page, a segment may not.
+            # A mapping starts at a page, a segment possibly not.
             start = segment.file_offset & ~_PAGE_MASK
             address = segment.address + file_offset - segment.file_offset
             if address >= 0 and start <= file_offset < segment.file_offset + segment.file_bytes:
@@ -153,14 +152,14 @@ class ElfImage:
         return min(found, key=itemgetter(0, 1))[2] if found else None
 
     def file_offset_of(self, address: int) -> int | None:
-        """Return where in the file a virtual address is loaded from, or None."""
+        """Return the file offset of a virtual address, or None."""
         for start, file_offset, file_bytes, _, _ in self.segments:
             if start <= address < start + file_bytes:
                 return file_offset + address - start
         return None
 
     def read(self, address: int, size_bytes: int) -> memoryview:
-        """Return bytes at a virtual address, to the end of its segment at most, and 64 MiB."""
+        """Return bytes at a virtual address, up to the end of its segment, and at most 64 MiB."""
         for start, file_offset, file_bytes, _, _ in self.segments:
             offset = address - start
             if 0 <= offset < file_bytes:
@@ -169,7 +168,7 @@ class ElfImage:
         return memoryview(b"")
 
     def read_file(self, file_offset: int, size_bytes: int) -> bytes:
-        """Return bytes at a place in the file, fewer or none where it ends."""
+        """Return bytes at a file offset; fewer or none at the end."""
         size_bytes = min(size_bytes, self.size_bytes - file_offset)
         if self._fd < 0 or size_bytes <= 0:
             return b""
@@ -177,19 +176,19 @@ class ElfImage:
             found = os.pread(self._fd, size_bytes, file_offset)
         except (OSError, OverflowError):
             return b""
-        global _read_bytes  # noqa: PLW0603 -- of all files, whoever opened them
+        global _read_bytes  # noqa: PLW0603 -- of all files
         _read_bytes += len(found)
         return found
 
     def is_on_disk(self, size_bytes: int) -> bool:
-        """Say whether so much of the file can be read at a fair price: not where it is sparse."""
+        """Whether ``size_bytes`` of the file can be on disk, so that it is not sparse."""
         return size_bytes <= max(_UNSEEN_BYTES, _MOST_COMPRESSED * self._disk_bytes)
 
     def section(self, name: str) -> memoryview:
         """
-        Return what a section holds, read anew at each call; empty if it is absent.
+        Return the content of a section, read again at each call; empty: absent.
 
-        Also empty when it has no bytes in the file, is compressed or exceeds 64 MiB.
+        Also empty: no bytes in the file, compressed, or larger than 64 MiB.
         """
         found = self.section_header(name)
         if found is None or found.flags & _COMPRESSED or found.size_bytes > _MAX_READ_BYTES:
@@ -209,7 +208,7 @@ class ElfImage:
             raise ValueError("it is not a regular file")
         self.size_bytes = status.st_size
         self._disk_bytes = status.st_blocks * _BLOCK_BYTES
-        # Files that the kernel makes up are empty, and to read them may have an effect.
+        # Files of the kernel have size 0, and reading them can have side effects.
         header = self.read_file(0, min(_HEADER.size, status.st_size))
         if len(header) < _HEADER.size or not header.startswith(_IDENTITY):
             raise ValueError("it is not a 64-bit little-endian one")
@@ -279,15 +278,15 @@ class ElfImage:
         return None
 
 
-def image_of(content: bytes) -> ElfImage:
+def elf_in_memory(content: bytes) -> ElfImage:
     """
-    Return the image of an ELF file that lies in memory.
+    Return an ELF file from its content.
 
     Raises:
-        OSError: There is no memory for a copy.
-        ValueError: It is no good ELF file.
+        OSError: No memory for a copy.
+        ValueError: It is not a valid ELF file.
     """
-    fd = os.memfd_create("image", os.MFD_CLOEXEC)
+    fd = os.memfd_create("elf", os.MFD_CLOEXEC)
     try:
         with open(os.dup(fd), "wb") as stream:  # noqa: PTH123
             stream.write(content)

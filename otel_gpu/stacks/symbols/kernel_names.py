@@ -1,10 +1,9 @@
 """
-Names of kernels, by what launches name them by.
+Names of launched kernels, by the addresses and handles of launches.
 
-A launch through the runtime gives an address of the host: of a function that nvcc made, which has
-the kernel's own name. Other launches give a handle, which the program got by a name (Triton's
-modules), or for another handle or such an address (newer runtimes). Handles that were given out
-before the capture began have no names.
+A launch through the runtime passes a host address: that of a function made by nvcc with the kernel's
+name. Other launches pass a handle, which the program got by a name (Triton's modules), or for another
+handle or such an address (newer runtimes). Handles from before the capture have no names.
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _MAX_KERNELS: Final = 1 << 15
-# A handle for a handle for an address.
+# A handle of a handle of an address.
 _MAX_STEPS: Final = 4
-# What has no name yet may get one: symbols are read, and demangled, in the background.
+# A missing name can come later: symbols are read and demangled in the background.
 _ASK_AGAIN_NS: Final = 1_000_000_000
 _FUNCTION_AT: Final = wire.CUDA_CALL_RECORD.offset_of("function")
 _FUNCTION: Final = slice(_FUNCTION_AT, _FUNCTION_AT + 8)
@@ -36,17 +35,17 @@ class _Handle(NamedTuple):
 
 
 class LaunchedKernels:
-    """The kernels that processes launch; each is said once, and again if its handle is given out again."""
+    """The kernels that processes launch; each is reported once, and again if its handle is reused."""
 
     def __init__(self, processes: MappedPrograms, symbols: Symbols) -> None:
         self._processes = processes
         self._symbols = symbols
-        # By image and handle, and of those that were launched until when to leave them alone.
+        # By program and handle; for launched ones, until when they are not named again.
         self._handles: Recent[tuple[ProcessKey, int], _Handle] = Recent(_MAX_KERNELS)
         self._asked: Recent[tuple[ProcessKey, int], int] = Recent(_MAX_KERNELS)
 
     def take(self, record: bytes) -> None:
-        """Take a HANDLE record."""
+        """Add a HANDLE record."""
         fields = wire.HANDLE_RECORD.named(record)
         name = bytes(fields["name"]).partition(b"\0")[0].decode(errors="replace")
         key = (fields["pid"], fields["program_ktime_ns"]), fields["handle"]
@@ -54,17 +53,17 @@ class LaunchedKernels:
         self._asked.pop(key, None)
 
     def name(self, call: bytes) -> Sequence[bytes]:
-        """Return the FUNCTION record of what a CUDA_CALL record launches, if it has to be sent now."""
+        """Return the FUNCTION record of the kernel that a CUDA_CALL record launches, if it is new."""
         function = int.from_bytes(call[_FUNCTION], "little")
         api = API_BY_NUMBER.get(int.from_bytes(call[_API], "little")) if function else None
         if api is None or api.family != wire.FAMILY_LAUNCH:
             return ()
         _, _, _, ktime_ns, program_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
-        image = (pid, program_ktime_ns)
-        if ktime_ns < self._asked.get((image, function), 0):
+        program = (pid, program_ktime_ns)
+        if ktime_ns < self._asked.get((program, function), 0):
             return ()
-        name = self._find(image, function)
-        self._asked[image, function] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS
+        name = self._find(program, function)
+        self._asked[program, function] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS
         if not name:
             return ()
         body = {"function": function, "name": name}
@@ -73,15 +72,15 @@ class LaunchedKernels:
         )
         return (record,)
 
-    def _find(self, image: ProcessKey, function: int) -> str:
+    def _find(self, program: ProcessKey, function: int) -> str:
         for _ in range(_MAX_STEPS):
-            handle = self._handles.use((image, function))
+            handle = self._handles.use((program, function))
             if handle is None:
                 break
             if handle.name:
                 return self._symbols.text(handle.name) or ""
             function = handle.same_as
-        mapping = self._processes.get(image).find(function)
+        mapping = self._processes.get(program).find(function)
         name, offset = (mapping and self._symbols.name(mapping, function)) or ("", 0)
-        # Not in the middle of something else, and not as long as it is mangled.
+        # Not at an offset in another function, and not while it is mangled.
         return "" if offset or name.startswith("_Z") else name

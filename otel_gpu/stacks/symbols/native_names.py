@@ -23,18 +23,18 @@ _Named: TypeAlias = tuple[str, int] | None
 _MAX_NAMES = 1 << 14
 _MAX_TEXTS = 1 << 12
 _MAX_TABLES = 128
-_MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not counted
+_MAX_KEYS = 4 << 20  # 32 MiB in all tables, without those of the cache on disk
 _MAX_PERF_MAPS = 4
-# Smaller tables are built faster than they are found on disk.
+# Smaller tables are built faster than loaded from disk.
 _CACHED_KEYS = 20_000
 
 
 class Symbols:
     """
-    Names of functions in what processes map. Nothing is read before the first question.
+    Names of functions in mapped files; files are read on first use.
 
     Attributes:
-        malformed: Lines of perf maps that name no function.
+        malformed: Malformed lines of perf maps.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Symbols:
         self.malformed = 0
 
     def close(self) -> None:
-        """Forget everything, and end what was started."""
+        """Clear all caches, and end the demangler."""
         self._demangler.close()
         for table in self._tables.values():
             table.close()
@@ -65,26 +65,26 @@ class Symbols:
 
     def name(self, mapping: Mapping, address: int) -> _Named:
         """
-        Return the function that an address of a process lies in, and the offset in it, or None.
+        Return the function at an address of a process, and the offset in it, or None.
 
         The function is demangled, printable and at most 512 characters long. For a return address
         the caller subtracts 1.
         """
-        image = mapping.image
-        if image is None:
+        elf = mapping.elf
+        if elf is None:
             return self._made_name(mapping, address)
-        # A build id can be claimed by anybody, and inodes come again: together they hold.
-        identity = (mapping.file, image.build_id or image)
+        # A build id can be forged, and inodes are reused: together they identify a file.
+        identity = (mapping.file, elf.build_id or elf)
         key = (identity, address - mapping.bias)
         if key in self._names:
             return self._names.use(key)
-        if image.closed:
+        if elf.closed:
             return None
         try:
             # It stops everything else.
             with self._work.reading(mapping.pid, mapping.path):
-                table = self._table(identity, mapping, image)
-                found = table.find(image, address - mapping.bias)
+                table = self._table(identity, mapping, elf)
+                found = table.find(elf, address - mapping.bias)
         except NotReadError:
             return None
         if found is not None:
@@ -96,14 +96,14 @@ class Symbols:
         return found
 
     def text(self, name: str) -> str | None:
-        """Return a name that may be mangled as people read it; None: it is not known yet."""
+        """Return a possibly mangled name as text; None: not known yet."""
         text = self._texts.use(name)
         if text is None and (text := self._demangler.text(name)) is not None:
             self._texts[name] = text = clean(text)
         return text
 
     def _made_name(self, mapping: Mapping, address: int) -> _Named:
-        # The kernel's own code has its name as the path.
+        # The kernel's code has its name as path.
         if mapping.pid <= 0 or mapping.path.startswith("["):
             return None
         perf_map = self._perf_maps.use(mapping.pid)
@@ -115,12 +115,12 @@ class Symbols:
         self.malformed += perf_map.malformed - malformed
         return None if found is None else (clean(found[0]), found[1])
 
-    def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable:
+    def _table(self, identity: Hashable, mapping: Mapping, elf: ElfImage) -> SymbolTable:
         table = self._tables.get(identity)
         if table is not None:
             self._tables.move_to_end(identity)
             return table
-        table = self._tables[identity] = self._read_table(mapping, image)
+        table = self._tables[identity] = self._read_table(mapping, elf)
         while len(self._tables) > 1 and (
             len(self._tables) > _MAX_TABLES
             or sum(map(_held_keys, self._tables.values())) > _MAX_KEYS
@@ -128,18 +128,18 @@ class Symbols:
             self._tables.popitem(last=False)[1].close()
         return table
 
-    def _read_table(self, mapping: Mapping, image: ElfImage) -> SymbolTable:
-        sources = symbol_sources(image, mapping.pid, mapping.path, self._work)
-        build_id = image.build_id
+    def _read_table(self, mapping: Mapping, elf: ElfImage) -> SymbolTable:
+        sources = symbol_sources(elf, mapping.pid, mapping.path, self._work)
+        build_id = elf.build_id
         if build_id is None or sum(source.symbols for source in sources) <= _CACHED_KEYS:
-            return SymbolTable(image, sources)
+            return SymbolTable(elf, sources)
         keys = self._cache.load(build_id, sources)
         if keys is None:
-            keys = SymbolTable(image, sources).keys
+            keys = SymbolTable(elf, sources).keys
             self._cache.store(build_id, sources, keys)
-            # From there it takes memory that the kernel may have back.
+            # The cached table is file memory, which the kernel can reclaim.
             keys = self._cache.load(build_id, sources) or keys
-        return SymbolTable(image, sources, keys)
+        return SymbolTable(elf, sources, keys)
 
 
 def _held_keys(table: SymbolTable) -> int:

@@ -1,11 +1,11 @@
 """
-Names of code that was made at run time.
+Names of generated code, from perf maps.
 
-A program that compiles code (a JIT) may write /tmp/perf-PID.map for profilers, a line for
+A program that compiles code (a JIT) can write /tmp/perf-PID.map for profilers, a line for
 each function: start, size (both hexadecimal), name. CPython does so with ``-X perf``, Node with
-``--perf-basic-prof``. Anybody can write files into /tmp, so one counts only if it is of the
-process's user or root's, the process's user can read it, and it was written to since the
-process began: pids come again.
+``--perf-basic-prof``. All users can write into /tmp. So a file counts only if the process's user or
+root owns it, the process's user can read it, and it was written after the start of the process, as pids
+are reused.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from otel_gpu.stacks.read_budget import FileWork, NotReadError
 
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16}) +(?:0[xX])?([0-9a-fA-F]{1,8}) +(\S.*)")
 _FOLDER = "/tmp"  # noqa: S108 -- the place that all agree on; who wrote the file is checked
-# Code is only ever added to the file, so the end of it is what counts.
+# Lines are only appended, so the end of a large file is the most useful part.
 _MAX_BYTES = 4 << 20
 _MAX_FUNCTIONS = 50_000
 _MAX_NAME_BYTES = 4096
@@ -38,10 +38,10 @@ _CLOCK_SLACK_NS = 2_000_000_000
 
 class PerfMap:
     """
-    What a process says about the code that it made; kept when the process is gone.
+    The perf map of a process; kept after its end.
 
     Attributes:
-        malformed: How many lines were none. A line that is read again counts once.
+        malformed: Malformed lines; a line that is read again counts once.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PerfMap:
         """
         Return the function at an address, and the offset in it; or None.
 
-        Where ranges overlap, the last line of the file counts: the memory was used again.
+        Of overlapping ranges, the last line wins: the memory was reused.
         """
         now_s = self._clock()
         if now_s >= self._next_s:
@@ -86,7 +86,7 @@ class PerfMap:
         if inner_pid is None or user is None or started_ns is None:
             return
         if started_ns != self._started_ns:
-            # Another process has the number now.
+            # Another process has the pid now.
             self._started_ns = started_ns
             self._seen = (0, 0, 0)
             self._learn(b"")
@@ -115,13 +115,13 @@ class PerfMap:
         text = os.pread(fd, _MAX_BYTES, skipped)
         if skipped:
             text = text.partition(b"\n")[2]
-        # The last line may not be written to its end yet.
+        # The last line can be incomplete.
         self._learn(text[: text.rfind(b"\n") + 1])
 
     def _learn(self, text: bytes) -> None:
         lines = text.rsplit(b"\n", _MAX_FUNCTIONS + 1)[-_MAX_FUNCTIONS - 1 : -1]
         found = list(filter(None, map(_LINE.fullmatch, lines)))
-        # A file that is too large is read from another line on each time.
+        # Of a file that is too large, the first line differs each time.
         before, self._malformed_now = self._malformed_now, len(lines) - len(found)
         self.malformed += max(self._malformed_now - before, 0)
         functions = sorted(

@@ -1,11 +1,10 @@
 """
 Symbol tables of large files, kept from run to run.
 
-A table that took long to sort is written to a folder of ours, named after the build id, and
-mapped into memory the next time: then it takes no time, and memory that the kernel may take
-back. It holds no names (symbol_table.py), so the worst that a wrong one can do is to leave
-functions without a name. All the same it counts only if the folder and the file are ours alone,
-and its checksum is right.
+A table that took long to sort is written to a private folder under its build id, and mapped into memory
+by the next run: that takes no time, and the kernel can reclaim the memory. It contains no names
+(symbol_table.py), so a wrong table can only leave functions without a name. Still, it is used only if
+folder and file belong to the agent's user alone, and the checksum is right.
 
     ┌───────┬─────────┬───────┬───────┬─────────────────────┬──────────┬───────────────┐
     │ magic │ version │ crc32 │ count │ sizes of 2 sources  │ build id │ 8 a symbol    │
@@ -27,8 +26,8 @@ from pathlib import Path
 
 from otel_gpu.stacks.symbols.symbol_table import SymbolSource
 
-# magic, version, checksum of the keys, how many; then for each of two sources how many
-# symbols it has and how long its names are; build id, in hex.
+# magic, version, checksum and number of the keys; for each of two sources its number of symbols and the
+# length of its names; build id in hex.
 _HEADER = struct.Struct("<8sIIQQQQQ64s")
 _MAGIC = b"otelsyms"
 _VERSION = 1
@@ -44,23 +43,23 @@ _OF_OTHERS, _WRITABLE_BY_OTHERS = 0o077, 0o022
 
 
 def cache_folder() -> Path | None:
-    """Return where tables are kept: for root in /var/cache, for others in their home."""
+    """Return the folder of the cache: in /var/cache for root, else in the user's home."""
     if os.geteuid() == 0:
         return Path("/var/cache/otel-gpu/symbols")
     home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(home) if home.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:  # The user has no home.
+    except RuntimeError:  # The user has no home folder.
         return None
     return base / "otel-gpu" / "symbols"
 
 
 class SymbolCache:
     """
-    Symbol tables on disk. Where it cannot be used it holds nothing, without a word.
+    Symbol tables on disk; a cache that cannot be used is empty.
 
-    The folder is made when the first table is stored. The tables not used for longest go when they
-    take more than ``limit_bytes``.
+    The folder is created with the first table. Beyond ``limit_bytes``, the least recently used tables
+    are removed.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int = _MAX_FOLDER_BYTES) -> None:
@@ -68,7 +67,7 @@ class SymbolCache:
         self._limit_bytes = limit_bytes
 
     def load(self, build_id: str, sources: Sequence[SymbolSource]) -> Sequence[int] | None:
-        """Return the keys of a table that ``store`` was given for the same sources, or None."""
+        """Return the keys stored for the same sources, or None."""
         if not _BUILD_ID.fullmatch(build_id) or len(sources) > _MAX_SOURCES:
             return None
         with contextlib.suppress(OSError, ValueError), self._open_folder() as folder:
@@ -81,7 +80,7 @@ class SymbolCache:
         return None
 
     def store(self, build_id: str, sources: Sequence[SymbolSource], keys: Sequence[int]) -> None:
-        """Keep a table for the next run."""
+        """Store a table for the next run."""
         is_named = _BUILD_ID.fullmatch(build_id) and len(sources) <= _MAX_SOURCES
         if not is_named or not 0 < len(keys) <= _MAX_KEYS:
             return
@@ -91,7 +90,7 @@ class SymbolCache:
             if self._folder is not None:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._open_folder() as folder:
-                self._make_room(folder, len(content) + _HEADER.size)
+                self._evict_for(folder, len(content) + _HEADER.size)
                 _write(folder, build_id + _SUFFIX, (header, content))
 
     @contextlib.contextmanager
@@ -107,7 +106,7 @@ class SymbolCache:
         finally:
             os.close(fd)
 
-    def _make_room(self, folder: int, size_bytes: int) -> None:
+    def _evict_for(self, folder: int, size_bytes: int) -> None:
         files = []
         with os.scandir(folder) as entries:
             for entry in islice(entries, _MAX_FILES):
@@ -136,7 +135,7 @@ def _mapped_keys(fd: int, build_id: str, sources: Sequence[SymbolSource]) -> Seq
     if status.st_size != end:
         return None
     found = 0
-    # Read and not mapped: so these pages never count as memory of ours.
+    # Read and not mapped, so that these pages do not count as memory of the agent.
     for at in range(_HEADER.size, end, _CHUNK_BYTES):
         found = zlib.crc32(os.pread(fd, min(_CHUNK_BYTES, end - at), at), found)
     if found != checksum:
@@ -153,7 +152,7 @@ def _header(build_id: str, sources: Sequence[SymbolSource], checksum: int, count
 
 
 def _write(folder: int, name: str, parts: Sequence[bytes | memoryview]) -> None:
-    # Under another name first, so that no one meets half a file.
+    # Under a temporary name first, so that no reader sees an incomplete file.
     unfinished = secrets.token_hex(8) + _UNFINISHED
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(unfinished, flags, 0o600, dir_fd=folder)

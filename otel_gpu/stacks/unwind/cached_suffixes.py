@@ -1,9 +1,9 @@
 """
-The outer parts of walks, which need not be walked again.
+Cached outer parts of walks, which are not walked again.
 
-A thread is interrupted anywhere, so hardly any walk is one that was made before. But a few frames
-further out it is in calls that have long been open, and there all is as it was: the return addresses
-and saved registers that a walk reads from there on. Where they are, its result is known.
+A tick interrupts a thread anywhere, so whole walks hardly repeat. But a few frames further out, its
+calls have been open for long, and the return addresses and saved registers that a walk reads there are
+unchanged. If so, the result of the walk from there is known.
 """
 
 import operator
@@ -15,18 +15,18 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.frames import NativeStack
 
 _TAIL_BYTES = 3_000
-_MAX_TAILS: Final = 4096
+_MAX_SUFFIXES: Final = 4096
 _FEW: Final = 4
 
 
 class CachedSuffix:
     """
-    A walk from a caller on, to the beginning of its thread.
+    A walk from a caller to the start of its thread.
 
     Attributes:
         addresses: Code addresses, innermost first.
         stack_pointers: The stack pointer in each frame, in words from the first of them.
-        named: What whoever uses it knows of the addresses, and until when; None: nothing yet.
+        named: The functions at the addresses, and when they expire; None: not resolved yet.
     """
 
     __slots__ = (
@@ -47,10 +47,10 @@ class CachedSuffix:
 
     def is_at(self, words: Sequence[int], frame_pointer: int) -> bool:
         """
-        Return whether a walk from here would be this one.
+        Whether a walk from here would be this one.
 
-        ``words`` are the stack from the stack pointer on, and the frame pointer is counted from there,
-        in bytes.
+        ``words`` are the stack from the stack pointer on; ``frame_pointer`` is relative to it, in
+        bytes.
         """
         return (
             self._longest < len(words)
@@ -66,9 +66,9 @@ def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
 
 
 class CachedSuffixes:
-    """Cached suffixes by process and return address; of ``limit``, those of processes that were not met lately go."""
+    """Suffixes by program and return address; evicts those of the least recently used program."""
 
-    def __init__(self, limit: int = _MAX_TAILS) -> None:
+    def __init__(self, limit: int = _MAX_SUFFIXES) -> None:
         self._limit = limit
         self._count = 0
         self._by_generation: Recent[int, dict[int, list[CachedSuffix]]] = Recent(limit)
@@ -85,23 +85,23 @@ class CachedSuffixes:
         return _TAIL_BYTES * self._count
 
     def of(self, generation: int) -> dict[int, list[CachedSuffix]]:
-        """Return those of a process, by the address before the one that is returned to."""
+        """Return the suffixes of a program, by the address before the return address."""
         found = self._by_generation.use(generation)
         if found is None:
             found = self._by_generation[generation] = {}
         return found
 
-    def add(self, generation: int, lookup: int, tail: CachedSuffix) -> None:
-        """Remember a tail, and forget the oldest of several at one address."""
-        tails = self.of(generation).setdefault(lookup, [])
-        tails.insert(0, tail)
-        self._count += 1 - len(tails[_FEW:])
-        del tails[_FEW:]
+    def add(self, generation: int, lookup: int, suffix: CachedSuffix) -> None:
+        """Add a suffix, and evict the oldest of several at one address."""
+        suffixes = self.of(generation).setdefault(lookup, [])
+        suffixes.insert(0, suffix)
+        self._count += 1 - len(suffixes[_FEW:])
+        del suffixes[_FEW:]
         while self._count > self._limit:
             self._release(1)
 
     def forget(self, generation: int) -> None:
-        """Let go of those of a process that ended."""
+        """Evict the suffixes of a program that ended."""
         self._count -= sum(map(len, self._by_generation.pop(generation, {}).values()))
 
     def _release(self, count: int) -> None:

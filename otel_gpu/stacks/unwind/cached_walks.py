@@ -1,13 +1,13 @@
 """
-Walks that need not be done again.
+Cached walks, which are not made again.
 
-A training step makes the same calls from the same places, thousands of times. To make a stack
-of a sample costs a quarter of a millisecond and more, for reading a few dozen of its words:
-return addresses and saved registers. A walk is a function of the registers and of the words
-that it reads. So where those are as they were, its result is known.
+A training step makes the same calls from the same code thousands of times. Resolving a stack costs a
+quarter of a millisecond and more, to read a few dozen words: return addresses and saved registers. A
+walk is a function of the registers and of the words that it reads. If they are equal, the result is
+known.
 
-The frame pointer is apart: most functions keep a variable in it, which is another at each call
-and which most walks do not depend on.
+The frame pointer is handled separately: most functions keep a variable in it, which differs at each
+call, and most walks do not depend on it.
 """
 
 import math
@@ -32,7 +32,7 @@ class _Walk(NamedTuple):
 
 
 class Walks:
-    """The stacks of the ``limit`` walks that were used last, by what they depend on."""
+    """The stacks of the ``limit`` most recently used walks, by their inputs."""
 
     def __init__(self, limit: int = 4096) -> None:
         self._limit = limit
@@ -42,7 +42,7 @@ class Walks:
     def find(
         self, key: tuple[Hashable, ...], words: Sequence[int], frame_pointer: int, ktime_ns: int
     ) -> int | None:
-        """Return the stack that a walk would give; None if that is not known. See ``keep``."""
+        """Return the stack that a walk would give, or None. See ``keep``."""
         count = len(words)
         for walk in self._walks.get(key, ()):
             if (
@@ -56,7 +56,7 @@ class Walks:
         return None
 
     def forget(self, owners: AbstractSet[Hashable]) -> None:
-        """Forget the walks of some owners: what a key begins with."""
+        """Evict the walks of some owners, the first items of keys."""
         for key in [key for key in self._walks if key[0] in owners]:
             self._count -= len(self._walks.pop(key))
 
@@ -71,11 +71,11 @@ class Walks:
         ends_ktime_ns: float = math.inf,
     ) -> None:
         """
-        Remember that a stack came of a walk, which depended on nothing but its arguments.
+        Cache the stack of a walk that depended only on these arguments.
 
-        The key begins with its owner; ``positions`` are those of the words that it read, from the
-        stack pointer on. A ``frame_pointer`` of None says that it did not depend on that register,
-        and ``ends_ktime_ns`` from when on it has to be done again.
+        The key starts with its owner; ``positions`` are the words that it read, from the stack pointer
+        on. A ``frame_pointer`` of None: the walk did not depend on it. The entry expires at
+        ``ends_ktime_ns``.
         """
         longest = max(positions, default=-1)
         if longest >= len(words) or min(positions, default=0) < 0:
@@ -90,7 +90,7 @@ class Walks:
             self._count -= len(self._walks.popitem(last=False)[1])
 
 
-# Walks of one shape share their reader, which is larger than the values that it reads.
+# Walks of one shape share a reader, which is larger than the values that it reads.
 @remembered("stack_readers", 512, 1_200)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()

@@ -1,5 +1,5 @@
 """
-Call frame information: how to find the caller of a place in the code, without frame pointers.
+Call frame information: finds the caller of an instruction without frame pointers.
 
 Some facts about .eh_frame
 --------------------------
@@ -60,23 +60,23 @@ _PC_RELATIVE: Final = 0x10
 
 class CallFrames:
     """
-    The call frame information of one file, read as it is asked for.
+    The call frame information of one file, read on demand.
 
     Attributes:
-        work: How many bytes of entries were gone through so far.
+        work: Bytes of entries read so far.
     """
 
-    def __init__(self, image: ElfImage) -> None:
+    def __init__(self, elf: ElfImage) -> None:
         self.work = 0
-        self._image = image
+        self._elf = elf
         self._cies: dict[int, Common] = {}
-        self._header = image.eh_frame_header or 0
+        self._header = elf.eh_frame_header or 0
         self._table = self._functions = 0
         if self._header:
             self._read_header()
 
     def row(self, address: int) -> CfiRow | None:
-        """Return how to find the caller of a virtual address; None: the file does not say."""
+        """Return the row of a virtual address; None: the file has none."""
         try:
             entry = self._find(address)
             return None if entry is None else self._row(entry, address)
@@ -84,7 +84,7 @@ class CallFrames:
             return None
 
     def _read_header(self) -> None:
-        head = bytes(self._image.read(self._header, _HEADER_BYTES))
+        head = bytes(self._elf.read(self._header, _HEADER_BYTES))
         if len(head) < _HEADER_BYTES or head[0] != _HEADER_VERSION:
             return
         _, pointer_encoding, count_encoding, table_encoding = head[:4]
@@ -98,7 +98,7 @@ class CallFrames:
             self._functions = functions
 
     def _find(self, address: int) -> int | None:
-        # The address of the FDE of the last function that begins at the address or before.
+        # The address of the FDE of the last function that starts at the address or before.
         wanted = address - self._header
         first, last = 0, self._functions
         while last - first > _BLOCK_ENTRIES:
@@ -107,7 +107,7 @@ class CallFrames:
                 first = middle
             else:
                 last = middle
-        block = self._image.read(self._table + first * _ENTRY_BYTES, (last - first) * _ENTRY_BYTES)
+        block = self._elf.read(self._table + first * _ENTRY_BYTES, (last - first) * _ENTRY_BYTES)
         if len(block) < _ENTRY_BYTES:
             return None
         starts = block[: len(block) // _ENTRY_BYTES * _ENTRY_BYTES].cast("i")
@@ -115,7 +115,7 @@ class CallFrames:
         return self._header + starts[2 * index + 1] if index >= 0 else None
 
     def _start(self, index: int) -> int:
-        start: int = _I32.unpack(self._image.read(self._table + index * _ENTRY_BYTES, 4))[0]
+        start: int = _I32.unpack(self._elf.read(self._table + index * _ENTRY_BYTES, 4))[0]
         return start
 
     def _row(self, entry: int, address: int) -> CfiRow | None:
@@ -138,12 +138,12 @@ class CallFrames:
 
     def _entry(self, address: int) -> bytes:
         # With its length, without it in what is returned.
-        data = bytes(self._image.read(address, _FIRST_READ_BYTES))
+        data = bytes(self._elf.read(address, _FIRST_READ_BYTES))
         end = 4 + _U32.unpack_from(data)[0]
         if end > _MAX_ENTRY_BYTES:  # also the mark of the 64-bit format, which no compiler writes
             raise ValueError("an entry that is too long")
         if end > len(data):
-            data = bytes(self._image.read(address, end))
+            data = bytes(self._elf.read(address, end))
         if end > len(data):
             raise ValueError("an entry that is cut short")
         self.work += end

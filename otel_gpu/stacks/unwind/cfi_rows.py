@@ -3,8 +3,7 @@ Rows of call frame information, and the programs that make them.
 
 A program is a list of instructions that change one row from address to address: the CFA is
 now rsp + 16, rbp is now saved at CFA - 16. Run up to an address, it leaves that address's row.
-Programs come out of files that anybody may have written: they cannot jump, and may put aside
-a bounded number of rows.
+Programs come from untrusted files: they cannot jump, and can push a bounded number of rows.
 """
 
 from collections.abc import Callable
@@ -24,17 +23,17 @@ AT_OFFSET: Final = 0
 OFFSET: Final = 1
 """It is CFA + offset."""
 AT_EXPRESSION: Final = 2
-"""In memory, where an expression says."""
+"""In memory, at the result of an expression."""
 EXPRESSION: Final = 3
-"""It is what an expression says."""
+"""It is the result of an expression."""
 REGISTER: Final = 4
 """In the register of that number."""
 UNDEFINED: Final = 5
-"""It cannot be found; for the return address: there is no caller."""
+"""It is lost; for the return address: no caller."""
 
 
 class Saved(NamedTuple):
-    """Where the value of one register of the caller is."""
+    """The location of one register of the caller."""
 
     kind: int
     value: int = 0
@@ -43,13 +42,12 @@ class Saved(NamedTuple):
 
 class CfiRow(NamedTuple):
     """
-    How to get from one address to its caller.
+    The rules to get from an address to its caller.
 
     The CFA is ``cfa_register`` + ``cfa_offset``, or ``cfa_expression`` unless that is empty.
     A register that is not in ``saved`` has the same value in the caller.
-    ``return_register`` is the number under which the return address goes, and
-    ``is_signal_frame`` says that the "caller" was interrupted and made no call. It holds from
-    ``begin`` on, until before ``end``.
+    ``return_register`` is the column of the return address; ``is_signal_frame``: the "caller" was
+    interrupted and made no call. It applies from ``begin`` to before ``end``.
     """
 
     cfa_register: int
@@ -64,10 +62,10 @@ class CfiRow(NamedTuple):
 
 class Common(NamedTuple):
     """
-    What the functions of one kind have in common, from a shared entry (CIE).
+    The shared entry (CIE) of functions.
 
     The alignments are the units of distances between addresses and of offsets from the CFA, in
-    bytes. ``program`` is what the programs of all these functions begin with.
+    bytes. ``program`` runs before the program of each function.
     """
 
     code_alignment: int
@@ -84,7 +82,7 @@ def row_at(common: Common, program: bytes, start: int, end: int, address: int) -
     Return the row of an address in the function from ``start`` to ``end``, by its program.
 
     Raises:
-        ValueError: It is no program.
+        ValueError: The program is invalid.
         IndexError: It ends within an instruction.
     """
     state = _State(common.code_alignment, common.data_alignment)
@@ -99,7 +97,7 @@ def row_at(common: Common, program: bytes, start: int, end: int, address: int) -
 
 
 class _State:
-    # The row as it is so far, and all that instructions can do to it.
+    # The row so far, and all operations of instructions on it.
 
     def __init__(self, code_alignment: int, data_alignment: int) -> None:
         self._code_alignment = code_alignment
@@ -142,7 +140,7 @@ class _State:
         self.location += distance
 
     def run(self, program: bytes, until: int) -> None:
-        # What is said of an address comes before the first advance that goes past it.
+        # The instructions for an address come before the first advance beyond it.
         at = 0
         while at < len(program) and self.location <= until:
             byte = program[at]
@@ -213,7 +211,7 @@ _INSTRUCTIONS: Final[dict[int, tuple[str, _Effect]]] = {
     0x14: ("uf", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
     0x15: ("uF", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
     0x16: ("ub", lambda s, n, b: s.save(n[0], EXPRESSION, expression=b)),
-    # Pointer authentication: whoever reads a return address strips it in any case.
+    # Pointer authentication: readers of return addresses strip it anyway.
     0x2C: ("", lambda _s, _n, _b: None),
     0x2D: ("", lambda _s, _n, _b: None),
     0x2E: ("u", lambda _s, _n, _b: None),  # size of the arguments on the stack

@@ -1,11 +1,10 @@
 """
-DWARF expressions: where a register was saved, as a small stack program.
+DWARF expressions: small stack programs that compute the location of a register.
 
-Call frame information uses them where "register plus offset" does not do: in the stubs of
-the procedure linkage table, behind realigned stacks, in signal frames. They come out of
-files that anybody may have written, so a program is held to a number of steps and values,
-and whatever it cannot have (a register that is not known, memory that was not copied, an
-address of the process) ends it with nothing.
+Call frame information uses them where "register plus offset" is not enough: in stubs of the procedure
+linkage table, with realigned stacks, in signal frames. They come from untrusted files, so steps and
+values are bounded. An unknown register, memory outside of the copy, or an address of the process ends a
+program without a result.
 """
 
 import operator
@@ -17,7 +16,7 @@ from otel_gpu.stacks.unwind.leb128 import sleb128, uleb128
 
 _WORD: Final = (1 << 64) - 1
 _SIGN: Final = 1 << 63
-# The longest that is in use has 9 steps.
+# The longest one in practice has 9 steps.
 _MAX_STEPS: Final = 64
 _MAX_VALUES: Final = 32
 
@@ -88,10 +87,10 @@ def evaluate(
     *initial: int,
 ) -> int | None:
     """
-    Return the value that an expression leaves, in 64 bits; None if it leaves none.
+    Return the result of an expression in 64 bits, or None.
 
-    ``registers`` are those that are known, by DWARF number, ``read`` returns the value in memory
-    at an address, of a size in bytes, and ``initial`` lies on the stack at the start.
+    ``registers`` are the known ones by DWARF number, ``read`` returns a value in memory by address and
+    size in bytes, and ``initial`` is on the stack at the start.
     """
     values = [*initial]
     at = 0
@@ -123,7 +122,7 @@ def evaluate(
 
 
 def _operand(operation: int, program: bytes, at: int) -> tuple[int, int]:
-    # With where the program goes on.
+    # With the position of the next instruction.
     form = _OPERANDS.get(operation)
     if form is None:
         return 0, at

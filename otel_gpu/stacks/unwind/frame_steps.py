@@ -1,8 +1,8 @@
 """
-One step of a walk, from a frame to its caller: any rule, all registers.
+One step of a walk from a frame to its caller: with any rule, and all registers.
 
-Most frames need nothing of this, since their rules are "rsp or rbp plus a constant": see
-unwinder.py. The rest comes here: signal frames, stubs, the dynamic linker.
+Most frames do not need it, as their rules are "rsp or rbp plus a constant" (see unwinder.py). Signal
+frames, stubs and the dynamic linker do.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from otel_gpu.stacks.unwind.cfi_rows import CfiRow, Saved
 from otel_gpu.stacks.unwind.expressions import evaluate
 
 _WORD: Final = (1 << 64) - 1
-# In one walk. A signal frame needs 18, a realigned stack 7.
+# Expressions in one walk. A signal frame needs 18, a realigned stack 7.
 _MAX_EXPRESSIONS: Final = 1024
 _LONGEST_CALL_BYTES: Final = 7
 _CALL_RELATIVE: Final = 0xE8
 _CALL_INDIRECT: Final = (0xFF, 2)
-# bl; blr; blraa and its kin.
+# bl; blr; blraa and its variants.
 _AARCH64_CALLS: Final = (
     (0xFC00_0000, 0x9400_0000),
     (0xFFFF_FC1F, 0xD63F_0000),
@@ -30,12 +30,11 @@ _AARCH64_CALLS: Final = (
 
 class Architecture(NamedTuple):
     """
-    How a processor is unwound.
+    The unwinding conventions of a processor.
 
-    The registers are DWARF's numbers. ``address_mask`` takes away what a return address
-    holds besides an address: on AArch64, the signature of pointer authentication.
-    ``record_is_at_top`` says that what a frame pointer points to, the caller's frame pointer
-    and the return address, lies at the end of a frame, so that the caller's stack follows.
+    Registers are DWARF numbers. ``address_mask`` removes the signature of pointer authentication from a
+    return address (AArch64). ``record_is_at_top``: the caller's frame pointer and the return address,
+    to which a frame pointer points, are at the end of a frame, so that the caller's stack follows.
     """
 
     machine: int
@@ -52,10 +51,10 @@ AARCH64: Final = Architecture(183, 31, 29, 30, (1 << 48) - 1, record_is_at_top=F
 
 class StackCopy:
     """
-    A copy of the top of a stack, from the address ``origin`` on, never read outside of it.
+    A copy of the top of a stack from the address ``origin`` on; reads never leave it.
 
-    ``used`` are the positions of the ``words`` that were read, ``returns`` return addresses that
-    uretprobes replaced, by where they are on the stack. ``find`` gives the mapping of an address.
+    ``used`` are the positions of the ``words`` that were read; ``returns`` are return addresses that
+    uretprobes replaced, by their address on the stack. ``find`` returns the mapping of an address.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class StackCopy:
         self._expressions = _MAX_EXPRESSIONS
 
     def read(self, address: int, size_bytes: int = 8) -> int | None:
-        """Return the unsigned integer at an address; None if no word of the copy holds it."""
+        """Return the unsigned integer at an address; None: outside of the copy."""
         distance = address - self.origin
         index, shift = distance >> 3, distance & 7
         if not 0 <= index < len(self.words) or not 0 < size_bytes <= 8 - shift:
@@ -83,17 +82,16 @@ class StackCopy:
         return self.words[index] >> 8 * shift & (1 << 8 * size_bytes) - 1
 
     def evaluate(self, program: bytes, registers: Mapping[int, int], *initial: int) -> int | None:
-        """Return what an expression gives here; None if nothing, or after too many of them."""
+        """Return the result of an expression; None: no result, or too many expressions."""
         self._expressions -= 1
         return evaluate(program, registers, self.read, *initial) if self._expressions >= 0 else None
 
     def replaced(self, address: int, value: int) -> int:
         """
-        Return the return address that was at an address of the stack before a uretprobe.
+        Return the original return address at an address of the stack.
 
-        ``value`` is what is there now. The kernel keeps what it replaced until it notices that
-        the function was left without a return, by longjmp; what looks like a return address of
-        the program is one.
+        ``value`` is the present value. The kernel keeps a replaced address until it notices that
+        longjmp left the function; so a value that looks like a return address of the program is one.
         """
         saved = self.returns.get(address)
         if saved is None:
@@ -104,9 +102,9 @@ class StackCopy:
 
 class UnwoundFrame(NamedTuple):
     """
-    Where a frame goes on, and its registers by DWARF number as far as they are known.
+    The address of a frame, and its known registers by DWARF number.
 
-    ``lookup`` is an address in the instruction that it waits for: the call, or what a signal
+    ``lookup`` is an address in its current instruction: the call, or the instruction that a signal
     interrupted.
     """
 
@@ -115,13 +113,13 @@ class UnwoundFrame(NamedTuple):
 
 
 BEGINNING: Final = UnwoundFrame(-1, {})
-"""Instead of the caller of a thread's first function."""
+"""The caller of a thread's first function."""
 
 
 def caller(
     architecture: Architecture, row: CfiRow, frame: UnwoundFrame, stack: StackCopy
 ) -> UnwoundFrame | None:
-    """Return the caller of a frame whose stack pointer is known, by its row; or None."""
+    """Return the caller of a frame with a known stack pointer, by its row; or None."""
     if row.return_register != architecture.return_address:
         return None
     rule = row.saved.get(row.return_register)
@@ -141,8 +139,7 @@ def _cfa(
     architecture: Architecture, row: CfiRow, frame: UnwoundFrame, stack: StackCopy
 ) -> int | None:
     if row.cfa_expression:
-        # Stubs ask how far into them it is; on x86-64, where that goes by the same number
-        # as the return address.
+        # Stubs use the offset in them; on x86-64, its register has the number of the return address.
         known = {architecture.return_address: frame.lookup, **frame.registers}
         return stack.evaluate(row.cfa_expression, known)
     base = frame.registers.get(row.cfa_register)
@@ -161,7 +158,7 @@ def _going_on(
         return UnwoundFrame(address, found)
     if not address:
         return BEGINNING
-    # A function without a frame of its own leaves the stack pointer as it is (AArch64).
+    # A function without a frame does not change the stack pointer (AArch64).
     is_above = found[stack_pointer] >= frame.registers[stack_pointer]
     return UnwoundFrame(address - 1, found) if is_above else None
 
@@ -185,7 +182,7 @@ def _restored(
     if place is None or rule.kind in (cfi_rows.OFFSET, cfi_rows.EXPRESSION):
         return place
     if place < registers[architecture.stack_pointer]:
-        # The end of a function: it has put the register back and given up the place.
+        # The end of a function: it has restored the register and released its location.
         return registers.get(register)
     value = stack.read(place)
     if value is not None and register == architecture.return_address:
@@ -193,15 +190,15 @@ def _restored(
     return value
 
 
-def follows_call(architecture: Architecture, image: ElfImage, address: int) -> bool:
-    """Return whether the instruction that ends at a virtual address of a file is a call."""
+def follows_call(architecture: Architecture, elf: ElfImage, address: int) -> bool:
+    """Whether the instruction before a virtual address of a file is a call."""
     if architecture.machine == AARCH64.machine:
-        word = int.from_bytes(image.read(address - 4, 4), "little")
+        word = int.from_bytes(elf.read(address - 4, 4), "little")
         return any(word & mask == call for mask, call in _AARCH64_CALLS)
-    code = bytes(image.read(address - _LONGEST_CALL_BYTES, _LONGEST_CALL_BYTES))
+    code = bytes(elf.read(address - _LONGEST_CALL_BYTES, _LONGEST_CALL_BYTES))
     if len(code) < _LONGEST_CALL_BYTES:
         return False
-    # A distance of four bytes; or with a register, an address, an index, and an offset.
+    # A distance of four bytes; or a register, an address, an index, and an offset.
     return code[-5] == _CALL_RELATIVE or any(
         code[-size] == _CALL_INDIRECT[0] and code[1 - size] >> 3 & 7 == _CALL_INDIRECT[1]
         for size in (2, 3, 4, 6, 7)

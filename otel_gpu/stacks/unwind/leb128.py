@@ -7,10 +7,10 @@ _MAX_BITS: Final = 64
 
 def uleb128(data: bytes, at: int) -> tuple[int, int]:
     """
-    Return an unsigned integer and where the data goes on.
+    Return an unsigned integer and the position after it.
 
     Raises:
-        IndexError: The data ends within.
+        IndexError: The data ends too early.
         ValueError: It has more than 64 bits.
     """
     byte = data[at]
@@ -28,7 +28,7 @@ def uleb128(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sleb128(data: bytes, at: int) -> tuple[int, int]:
-    """Return a signed integer and where the data goes on; raises as ``uleb128``."""
+    """Return a signed integer and the position after it; raises as ``uleb128``."""
     value, end = uleb128(data, at)
     sign = 1 << 7 * (end - at) - 1
     return (value ^ sign) - sign, end

@@ -1,10 +1,9 @@
 """
-Rules: what to do at an address to get to its caller, short enough to keep for each address.
+Unwind rules: compact steps to the caller, cached for each address.
 
-Most rows of call frame information say the same few things: the CFA is rsp or rbp plus a
-constant, the return address is right below it, rbp was saved or not. Such a row is four small
-numbers, and addresses come again and again. So a walk is a dictionary look-up and two reads a
-frame, and reading the tables costs only the first time.
+Most rows of call frame information are simple: the CFA is rsp or rbp plus a constant, the return
+address is right below it, rbp was saved or not. Such a row is four small numbers, and addresses repeat.
+So a walk is a dictionary lookup and two reads a frame; only the first one reads the tables.
 """
 
 from bisect import bisect_right
@@ -19,34 +18,34 @@ from otel_gpu.stacks.unwind.cfi import CallFrames
 from otel_gpu.stacks.unwind.cfi_rows import CfiRow
 from otel_gpu.stacks.unwind.frame_steps import Architecture, follows_call
 
-# What to do at an address. Only the first two have numbers.
+# Kinds of rules. Only the first two have numbers.
 BY_STACK_POINTER: Final = 0
 BY_FRAME_POINTER: Final = 1
 GENERAL: Final = 2
-"""Take the whole row."""
+"""Use the whole row."""
 FRAME_RECORD: Final = 3
-"""There is no row: follow the frame pointer."""
+"""No row: follow the frame pointer."""
 OUTERMOST: Final = 4
 """It has no caller."""
 NO_CODE: Final = 5
-"""It cannot be the address of an instruction, or leads nowhere."""
+"""Not the address of an instruction, or without a caller to find."""
 
 _MAX_OFFSET: Final = 1 << 31
 # A rule takes some 70 bytes, a row up to 5,000.
 _MAX_RULES: Final = 1 << 16
 _ROW_WEIGHT: Final = 64
-_MAX_IMAGES: Final = 512
-# To make the rules of one walk. Most functions have less than 100 bytes of tables; a file could
-# say that all have 64 KB, to keep us busy.
+_MAX_ELF_FILES: Final = 512
+# Bytes of tables for the rules of one walk. Most functions have less than 100; a hostile file could
+# have 64 KB for each.
 _MAX_WORK: Final = 256 << 10
 
 
 class UnwindRule(NamedTuple):
     """
-    How to get from one address to its caller.
+    The step from one address to its caller.
 
-    In words of 8 bytes: how far the CFA is above the register; where the return address and
-    the saved frame pointer are, seen from the CFA (0: the frame pointer was not saved).
+    In words of 8 bytes: the CFA relative to the register; the return address and the saved frame
+    pointer relative to the CFA (0: the frame pointer was not saved).
     """
 
     kind: int
@@ -56,15 +55,15 @@ class UnwindRule(NamedTuple):
 
 
 class FileRules(dict[int, UnwindRule]):
-    """The rules of one file by virtual address, made when they are asked for."""
+    """The rules of one file by virtual address, made on first use."""
 
-    def __init__(self, image: ElfImage, rules: "Rules") -> None:
+    def __init__(self, elf: ElfImage, rules: "Rules") -> None:
         super().__init__()
-        self._image = image
+        self._elf = elf
         self._all = rules
-        self._frames = CallFrames(image)
+        self._frames = CallFrames(elf)
         self._rows: dict[int, CfiRow | None] = {}
-        # Where the rows begin that were met, in order, and with where they end, their rules.
+        # The starts of known rows in order, and their ends with their rules.
         self._begins: list[int] = []
         self._extents: list[tuple[int, UnwindRule]] = []
 
@@ -91,13 +90,13 @@ class FileRules(dict[int, UnwindRule]):
             self._all.used += 1
         else:
             rule = _FRAME_RECORD if self._is_code(address) else _NO_CODE
-        # Rules are few, addresses many.
+        # Many addresses share few rules.
         rule = self[address] = self._all.different.setdefault(rule, rule)
         self._all.used += 1
         return rule
 
     def row(self, address: int) -> CfiRow | None:
-        """Return what the tables say about an address."""
+        """Return the row of an address, or None."""
         if address not in self._rows:
             try:
                 self._rows[address] = self._read(address)
@@ -107,9 +106,9 @@ class FileRules(dict[int, UnwindRule]):
         return self._rows[address]
 
     def follows_call(self, address: int) -> bool:
-        """Return whether an address is what a call returns to."""
+        """Whether a call precedes an address."""
         return self._is_code(address - 1) and follows_call(
-            self._all.architecture, self._image, address
+            self._all.architecture, self._elf, address
         )
 
     def _read(self, address: int) -> CfiRow | None:
@@ -122,14 +121,14 @@ class FileRules(dict[int, UnwindRule]):
         return row
 
     def _is_code(self, address: int) -> bool:
-        return self._image.machine == self._all.architecture.machine and any(
+        return self._elf.machine == self._all.architecture.machine and any(
             segment.executable and 0 <= address - segment.address < segment.memory_bytes
-            for segment in self._image.segments
+            for segment in self._elf.segments
         )
 
 
 class SameRule(dict[int, UnwindRule]):
-    """The rule of memory that is no file."""
+    """One rule for all addresses of memory without a file."""
 
     def __init__(self, rule: UnwindRule) -> None:
         super().__init__()
@@ -139,10 +138,10 @@ class SameRule(dict[int, UnwindRule]):
         return self._rule
 
     def row(self, address: int) -> None:
-        """Return that there are no tables."""
+        """Return None: no tables."""
 
     def follows_call(self, address: int) -> bool:  # noqa: ARG002 -- as in FileRules
-        """Return whether it may be code that was made at run time, which cannot be read."""
+        """Whether it could be generated code, which is not readable."""
         return self._rule.kind == FRAME_RECORD
 
 
@@ -152,16 +151,15 @@ _NO_CODE: Final = UnwindRule(NO_CODE)
 _OUTERMOST: Final = UnwindRule(OUTERMOST)
 _GENERATED: Final = SameRule(_FRAME_RECORD)
 NOWHERE: Final = SameRule(_NO_CODE)
-"""Where there is no code."""
+"""The rules of addresses without code."""
 
 
 class Rules:
     """
-    The rules of all files that were met.
+    The rules of all known files.
 
-    There are ``used`` of them, of which a row counts as many; ``different`` has each once.
-    ``work`` is how many bytes of tables the present walk has read, and ``file_work`` what reading them
-    may take.
+    ``used`` counts them, a row as several; ``different`` has each once. ``work`` is the bytes of tables
+    that the present walk has read, and ``file_work`` the budget for reading them.
     """
 
     def __init__(self, architecture: Architecture, file_work: FileWork | None = None) -> None:
@@ -173,33 +171,33 @@ class Rules:
         self.different: dict[UnwindRule, UnwindRule] = {}
 
     def begin(self) -> None:
-        """Begin a walk: it may read so much of tables, and too many rules are forgotten."""
+        """Begin a walk with a new budget for tables; evict the rules if they are too many."""
         self.work = 0
-        if self.used > _MAX_RULES or len(self._files) > _MAX_IMAGES:
+        if self.used > _MAX_RULES or len(self._files) > _MAX_ELF_FILES:
             self._files.clear()
             self.different.clear()
             self.used = 0
 
     def of(self, mapping: mappings.Mapping) -> FileRules | SameRule:
-        """Return the rules of what is mapped, by ``address - mapping.bias``."""
-        image = mapping.image
-        if image is None:
-            # What a uretprobe put in the place of a return address has no caller.
+        """Return the rules of a mapping, by ``address - mapping.bias``."""
+        elf = mapping.elf
+        if elf is None:
+            # The replacement of a return address by a uretprobe has no caller.
             return NOWHERE if mapping.path == mappings.UPROBES else _GENERATED
         self._mapping = mapping
-        rules = self._files.get(image)
+        rules = self._files.get(elf)
         if rules is None:
             self._forget_closed()
-            rules = self._files[image] = FileRules(image, self)
+            rules = self._files[elf] = FileRules(elf, self)
         return rules
 
     def _forget_closed(self) -> None:
-        # No process maps such a file any more; whoever opens it again has another image.
-        for image in [image for image in self._files if image.closed]:
-            self.used -= self._files.pop(image).weight
+        # No process maps a closed file any more; opened again, it is another ``ElfImage``.
+        for elf in [elf for elf in self._files if elf.closed]:
+            self.used -= self._files.pop(elf).weight
 
     def reading(self) -> AbstractContextManager[None]:
-        """Read tables of what ``of`` was asked about last, for its process; see ``FileWork``."""
+        """Charge reads of the tables that ``of`` returned last to its process; see ``FileWork``."""
         mapping = self._mapping
         return self._file_work.reading(*(mapping.pid, mapping.path) if mapping else (0, ""))
 

@@ -1,27 +1,24 @@
 """
-Native stacks from registers and a copy of the stack.
+Walks native stacks from registers and a copy of the stack.
 
 How a walk goes
 ---------------
 
-Each frame has an address, and the tables of its file tell where in the copy its return
-address and its caller's registers are (cfi.py). A return address is that of the instruction
-after the call; when the function called never returns, that is another function already. So
-the byte before is looked up. A function that a signal interrupted has made no call: there
-the address itself counts. It appears among the addresses plus 1, so that "the byte before"
-holds for all but the first.
+Each frame has an address, and the tables of its file contain the positions of its return address and
+its caller's registers in the copy (cfi.py). A return address is that of the instruction after the call;
+if the called function never returns, that is in another function. So the byte before is looked up. A
+function that a signal interrupted has made no call, so its address itself counts. It appears among the
+addresses plus 1, so that "the byte before" is right for all but the first.
 
-Registers other than the stack and the frame pointer are not followed, since hardly any row
-asks for them. Where one needs more than those two and a constant, one step is made the
-general way (steps.py); if it needs a register that was not followed, the walk is made again
-with all of them.
+Registers other than the stack and the frame pointer are not followed, as few rows use them. A row that
+needs more than those two and a constant takes one general step (frame_steps.py); if it needs a register
+that was not followed, the walk is repeated with all of them.
 
-Where there are no tables (code made at run time, files without them), the frame pointer is
-followed if it points into the copy and what is above it there is the address after a call.
-Code that uses the register for something else can pass for that, and a function that has not
-set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
+Without tables (generated code, files without them), the frame pointer is followed if it points into the
+copy and the word above is the address after a call. Code that uses the register for a variable can look
+the same, and a function that has not set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
 
-A walk is complete when it comes to a function that has no caller by the tables (``_start``,
+A walk is complete when it reaches a function without a caller by the tables (``_start``,
 a thread's beginning), to a return address of 0, or, by frame pointers, to a frame pointer of 0.
 """
 
@@ -56,21 +53,21 @@ from otel_gpu.stacks.unwind.rules import (
 from otel_gpu.wire.frames import NativeStack
 
 MAX_FRAMES: Final = 256
-"""A walk ends here, incomplete."""
+"""Most frames of a walk; a longer one is incomplete."""
 
 _HOST: Final = AARCH64 if platform.machine() == "aarch64" else X86_64
 RETURN_ADDRESS_BYTES: Final = 0 if _HOST is AARCH64 else 8
-"""What a call puts on the stack: its caller's stack pointer is so far above its own at its entry."""
+"""Bytes that a call pushes below the caller's stack pointer."""
 _UNKNOWN: Final = -1
-# Where the frame pointer comes from, besides a position in the copy.
+# Sources of the frame pointer, besides a position in the copy.
 _REGISTER: Final = -1
 _NOTED: Final = -2
-# What uretprobes return to pushes three registers before it enters the kernel.
+# The trampoline of uretprobes pushes three registers before it enters the kernel.
 _TRAMPOLINE_BYTES: Final = (-8, 0, 8, 16)
 
 
 class Registers(NamedTuple):
-    """Of a thread, in user space; ``link_register`` is 0 except on AArch64."""
+    """User-space registers of a thread; ``link_register`` is 0 except on AArch64."""
 
     instruction_pointer: int
     stack_pointer: int
@@ -80,11 +77,11 @@ class Registers(NamedTuple):
 
 class Unwinder:
     """
-    Walks stacks, of any number of processes, and remembers the rules of what it has met.
+    Walks stacks of any number of processes, and caches their rules.
 
     Args:
         architecture: The processor that the processes run on.
-        work: What reading tables of files may take.
+        work: The budget for reading tables.
     """
 
     def __init__(self, architecture: Architecture = _HOST, work: FileWork | None = None) -> None:
@@ -99,11 +96,11 @@ class Unwinder:
         returns: Mapping[int, int],
     ) -> NativeStack:
         """
-        Return the code addresses of a thread, innermost first, as far as they can be known.
+        Return the code addresses of a thread, innermost first.
 
-        Nothing is raised, whatever the stack (from the stack pointer on) and the files hold.
-        ``find`` gives the executable mapping of an address, ``returns`` are return addresses that
-        uretprobes replaced, by where they are on the stack.
+        No content of the stack (from the stack pointer on) or of files raises an error. ``find``
+        returns the executable mapping of an address; ``returns`` are return addresses that uretprobes
+        replaced, by their address on the stack.
         """
         self._rules.begin()
         copy = StackCopy(registers.stack_pointer, stack, find, returns)
@@ -111,28 +108,30 @@ class Unwinder:
 
     def unwind_to(
         self,
-        tails: Mapping[int, Sequence[CachedSuffix]],
+        suffixes: Mapping[int, Sequence[CachedSuffix]],
         registers: Registers,
         stack: bytes | memoryview,
         find: Callable[[int], mappings.Mapping | None],
     ) -> tuple[NativeStack, CachedSuffix | None, Sequence[tuple[int, CachedSuffix]]]:
         """
-        Return the same as ``unwind``, walked no further than to one of these tails.
+        Unwind as ``unwind``, but stop at one of these suffixes.
 
-        Which tail that is follows, and if it is none, new ones: with the address that each is at.
-        The ``words`` of the stack are not all that it depends on.
+        Returns the stack, the suffix, and without one, new suffixes with the address of each. The
+        result depends on more than the ``words`` of the stack.
         """
         self._rules.begin()
         copy = StackCopy(registers.stack_pointer, stack, find, {})
-        walk = _Walk(self._architecture, self._rules, copy, tails)
+        walk = _Walk(self._architecture, self._rules, copy, suffixes)
         found = walk.run(registers)
-        new = () if walk.tail or not found.complete else tuple(self._tails_of(walk, found, copy))
-        return found, walk.tail, new
+        new = (
+            () if walk.suffix or not found.complete else tuple(self._suffixes_of(walk, found, copy))
+        )
+        return found, walk.suffix, new
 
-    def _tails_of(
+    def _suffixes_of(
         self, walk: "_Walk", found: NativeStack, copy: StackCopy
     ) -> Iterator[tuple[int, CachedSuffix]]:
-        # From the callers that are 1, 2, 4, … frames out: walks that meet further in meet there too.
+        # From the callers 1, 2, 4, … frames out: walks that join further in share these too.
         places = list(zip(found.addresses, found.stack_pointers, walk.frame_pointers, strict=False))
         for address, stack_pointer, frame_pointer in (
             places[1 << power]
@@ -154,7 +153,7 @@ class _Walk:
         architecture: Architecture,
         rules: Rules,
         stack: StackCopy,
-        tails: Mapping[int, Sequence[CachedSuffix]] | None = None,
+        suffixes: Mapping[int, Sequence[CachedSuffix]] | None = None,
     ) -> None:
         self._architecture = architecture
         self._rules = rules
@@ -163,14 +162,14 @@ class _Walk:
         self._stack_pointers: list[int] = []
         self._knows_stack_pointers = True
         self._is_complete = False
-        # How many addresses there were when a frame pointer was last followed.
+        # Number of addresses when a frame pointer was last followed.
         self._last_record = 0
         self._uses_frame_pointer = False
-        self._tails = tails or {}
-        self.tail: CachedSuffix | None = None
-        # In each frame, unless it was walked carefully.
+        self._suffixes = suffixes or {}
+        self.suffix: CachedSuffix | None = None
+        # The frame pointer in each frame, unless the walk was a careful one.
         self.frame_pointers: list[int] = []
-        # Whether each step was "a register plus a constant", wherever the stack lies.
+        # Whether each step was "a register plus a constant", at any address of the stack.
         self.is_plain = True
 
     def run(self, registers: Registers, *, is_caller: bool = False) -> NativeStack:
@@ -198,7 +197,7 @@ class _Walk:
         )
 
     def _returned(self, registers: Registers) -> Registers:
-        # A thread may be on its way out of a probed function, in what that returns to.
+        # A thread can be leaving a probed function, in the trampoline.
         stack = self._stack
         if stack.returns:
             mapping = stack.find(registers.instruction_pointer)
@@ -214,8 +213,8 @@ class _Walk:
     def _quickly(  # noqa: C901, PLR0912, PLR0915 -- one loop, since calls would double its time
         self, registers: Registers, *, is_caller: bool
     ) -> bool:
-        # False if it needs registers that are not followed here. Places on the stack are
-        # positions in `words`; only the frame pointer, which may be anything, is an address.
+        # False if it needs registers that are not followed here. Stack locations are positions in
+        # `words`; only the frame pointer, which can have any value, is an address.
         stack, addresses, find = self._stack, self._addresses, self._stack.find
         pointers = self._stack_pointers
         words, origin, returns = stack.words, stack.origin, stack.returns
@@ -227,21 +226,21 @@ class _Walk:
         rules: FileRules | SameRule = NOWHERE
         sp = (registers.stack_pointer - origin) >> 3
         fp = registers.frame_pointer
-        # Most functions keep a variable in it. So where it was saved is noted as used only when
-        # it is: walks that differ in a variable are the same.
+        # Most functions keep a variable in it. So its saved position counts as used only when it is
+        # needed: walks that differ in a variable are equal.
         fp_from = _REGISTER
         lookup = address = registers.instruction_pointer
         if is_caller:
             lookup -= 1
-        tails, frame_pointers = self._tails, self.frame_pointers
+        suffixes, frame_pointers = self._suffixes, self.frame_pointers
         for _ in range(MAX_FRAMES):
-            if lookup in tails and addresses:
+            if lookup in suffixes and addresses:
                 base = origin + 8 * sp
-                for tail in tails[lookup]:
-                    if tail.is_at(words[sp:], fp - base):
-                        addresses += tail.addresses
-                        pointers += [base + 8 * place for place in tail.stack_pointers]
-                        self.tail, self._is_complete = tail, True
+                for suffix in suffixes[lookup]:
+                    if suffix.is_at(words[sp:], fp - base):
+                        addresses += suffix.addresses
+                        pointers += [base + 8 * place for place in suffix.stack_pointers]
+                        self.suffix, self._is_complete = suffix, True
                         return True
             if not start <= lookup < end:
                 for known in seen:
@@ -281,13 +280,13 @@ class _Walk:
             addresses.append(address)
             pointers.append(origin + 8 * sp)
             frame_pointers.append(fp)
-            slot = cfa + to_return_address
-            if not sp <= slot < count:
+            position = cfa + to_return_address
+            if not sp <= position < count:
                 break
-            address = words[slot]
-            use(slot)
+            address = words[position]
+            use(position)
             if returns:
-                address = stack.replaced(origin + 8 * slot, address)
+                address = stack.replaced(origin + 8 * position, address)
             if address > mask:
                 address &= mask
             if not address:
@@ -295,7 +294,7 @@ class _Walk:
                 break
             if to_frame_pointer:
                 saved = cfa + to_frame_pointer
-                # Below the stack pointer: the function has put it back already.
+                # Below the stack pointer: the function has restored it already.
                 if saved >= sp:
                     if saved < count:
                         fp, fp_from = words[saved], saved
@@ -341,7 +340,7 @@ class _Walk:
         return UnwoundFrame(lookup, known)
 
     def _positions(self, frame: UnwoundFrame) -> tuple[int, int]:
-        # A signal may have interrupted a function on another stack: then, beyond this one.
+        # A signal can have interrupted a function on another stack, beyond this one.
         distance = frame.registers[self._architecture.stack_pointer] - self._stack.origin
         sp, count = distance >> 3, len(self._stack.words)
         if distance & 7 or not 0 <= sp <= count:
@@ -352,7 +351,7 @@ class _Walk:
     def _step(
         self, rules: FileRules | SameRule, place: int, frame: UnwoundFrame
     ) -> UnwoundFrame | None:
-        # The caller's frame; None at the end, whether it is complete or not.
+        # The caller's frame; None at the end, complete or not.
         kind = rules[place].kind
         found: UnwoundFrame | None = None
         self.is_plain &= kind == OUTERMOST
@@ -370,7 +369,7 @@ class _Walk:
         return None if self._is_complete else found
 
     def _recorded(self, frame: UnwoundFrame) -> UnwoundFrame | None:
-        # By the two words that a frame pointer points to: the caller's, and the return address.
+        # By the two words at a frame pointer: the caller's frame pointer, and the return address.
         stack, architecture = self._stack, self._architecture
         fp = frame.registers.get(architecture.frame_pointer)
         if fp == 0 and self._last_record == len(self._addresses) - 1 > 0:
@@ -387,7 +386,7 @@ class _Walk:
         if mapping is None or not self._rules.of(mapping).follows_call(address - mapping.bias):
             return None
         self._last_record = len(self._addresses)
-        # Else all that is known is that it is above the record.
+        # Otherwise it is only known to be above the record.
         self._knows_stack_pointers &= architecture.record_is_at_top
         known = {architecture.stack_pointer: fp + 16, architecture.frame_pointer: caller_fp}
         return UnwoundFrame(address - 1, known)

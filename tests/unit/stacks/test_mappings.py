@@ -104,7 +104,7 @@ def test_the_bias_leads_into_the_file(images, loaded):
     (twice,) = [each for each in functions(mapping.path, ".symtab") if each.name == "twice"]
 
     assert program.address - mapping.bias == twice.value
-    assert mapping.image.build_id == image(mapping.path).build_id
+    assert mapping.elf.build_id == image(mapping.path).build_id
     assert mapping.pid == program.pid
     assert mapping.file.inode == Path(mapping.path).stat().st_ino
 
@@ -116,9 +116,9 @@ def test_the_kernels_own_library_has_an_image(images):
     mapping = Mappings(os.getpid(), images).find(int(start, 16))
 
     assert mapping.path == "[vdso]"
-    assert mapping.bias == int(start, 16) - mapping.image.segments[0].address
-    assert bytes(mapping.image.read_file(0, 4)) == b"\x7fELF"
-    assert images.vdso(int(end, 16) - int(start, 16)) is mapping.image
+    assert mapping.bias == int(start, 16) - mapping.elf.segments[0].address
+    assert bytes(mapping.elf.read_file(0, 4)) == b"\x7fELF"
+    assert images.vdso(int(end, 16) - int(start, 16)) is mapping.elf
     assert images.vdso(4096 * 99) is None
 
 
@@ -139,7 +139,7 @@ def test_code_made_at_run_time_is_found_without_an_image(images):
         own.refresh()
         mapping = own.find(address)
 
-        assert (mapping.start, mapping.path, mapping.image, mapping.bias) == (address, "", None, 0)
+        assert (mapping.start, mapping.path, mapping.elf, mapping.bias) == (address, "", None, 0)
         assert mapping.file == FileId(0, 0)
 
 
@@ -153,7 +153,7 @@ def test_a_process_that_is_gone_keeps_its_mappings(images, loaded):
     mapping = mappings.find(program.address)
 
     assert mapping.path.endswith("library.so")
-    assert len(mapping.image.read(program.address - mapping.bias, 4)) == 4
+    assert len(mapping.elf.read(program.address - mapping.bias, 4)) == 4
     mappings.refresh()
     assert mappings.find(program.address) == mapping
 
@@ -169,7 +169,7 @@ def test_a_deleted_library_is_read_all_the_same(images, loaded):
     mapping = Mappings(program.pid, images).find(program.address)
 
     assert mapping.path == f"{path} (deleted)"
-    assert mapping.image.build_id == build_id
+    assert mapping.elf.build_id == build_id
 
 
 def test_a_process_that_never_was_has_no_mappings(images):
@@ -216,7 +216,7 @@ def test_a_child_that_is_gone_had_what_its_parent_has(images, loaded):
     mapping = child.find(program.address)
 
     assert mapping.pid == process.pid
-    assert len(mapping.image.read(program.address - mapping.bias, 4)) == 4
+    assert len(mapping.elf.read(program.address - mapping.bias, 4)) == 4
     child.close()
     assert len(images._files) == 0
 
@@ -245,11 +245,11 @@ def test_only_so_many_files_are_open(tmp_path, loaded):
 
     assert len(files) > 3
     assert len(images._files) == 2
-    assert [mapping.image.closed for mapping in found] == [True] * (len(files) - 2) + [False] * 2
+    assert [mapping.elf.closed for mapping in found] == [True] * (len(files) - 2) + [False] * 2
     again = mappings.find(files[0].start)
-    assert not again.image.closed
-    assert found[-2].image.closed
-    assert again.image.build_id == found[0].image.build_id
+    assert not again.elf.closed
+    assert found[-2].elf.closed
+    assert again.elf.build_id == found[0].elf.build_id
     mappings.close()
     images.close()
 
@@ -261,12 +261,12 @@ def test_a_file_is_closed_with_the_last_process_that_maps_it(images, loaded):
     first, second = Mappings(one.pid, images), Mappings(other.pid, images)
     mapping = first.find(one.address)
 
-    assert second.find(other.address).image is mapping.image
+    assert second.find(other.address).elf is mapping.elf
     first.close()
     assert first.find(one.address) is None
-    assert not mapping.image.closed
+    assert not mapping.elf.closed
     second.close()
-    assert mapping.image.closed
+    assert mapping.elf.closed
     assert len(images._files) == 0
 
 
@@ -279,7 +279,7 @@ def test_a_device_is_not_opened(images):
     own = Mappings(os.getpid(), images)
     (line,) = [mapped for mapped in own._mapped if mapped.path == "/dev/zero"]
 
-    assert own.find(line.start).image is None
+    assert own.find(line.start).elf is None
     assert line.file not in images._files
     memory.close()
 
@@ -295,7 +295,7 @@ def test_a_file_that_is_no_elf_file_has_no_image(images, tmp_path):
     (line,) = [mapped for mapped in own._mapped if mapped.path == str(tmp_path / "code")]
 
     mapping = own.find(line.start)
-    assert mapping.image is None
+    assert mapping.elf is None
     assert mapping.file == line.file
     memory.close()
 

@@ -160,7 +160,7 @@ def test_a_library_that_was_told_of(images, monkeypatch):
 
     assert looked == [0.1, 0.3, 0.7, 1.5, 3.1, 5.0, 5.2, 5.6, 6.4, 8.0]
     images.hurry((NOBODY, KTIME_NS))
-    assert len(images._images) == 1
+    assert len(images._programs) == 1
 
 
 def test_an_address_that_is_not_known_is_asked_for_at_once(images, monkeypatch):
@@ -211,7 +211,7 @@ def test_images_are_forgotten_a_while_after_their_end(images):
 
     assert images.drop_ended(now_s) == []
     assert images.drop_ended(now_s + 4) == [other, SELF]
-    assert len(images._images) == 0
+    assert len(images._programs) == 0
 
 
 def test_an_image_that_its_process_is_not_any_more_has_ended(images):
@@ -223,7 +223,7 @@ def test_an_image_that_its_process_is_not_any_more_has_ended(images):
     images.end_others({SELF[0]: KTIME_NS, NOBODY: KTIME_NS + 1})
 
     assert images.drop_ended(time.monotonic() + 11) == [gone, child]
-    assert len(images._images) == 1
+    assert len(images._programs) == 1
 
 
 def test_no_more_than_512_images_are_known(images):
@@ -232,7 +232,7 @@ def test_no_more_than_512_images_are_known(images):
         images.get((NOBODY + number, KTIME_NS))
         images.get((NOBODY, KTIME_NS))
 
-    assert len(images._images) == 512
+    assert len(images._programs) == 512
 
 
 def test_what_is_remembered_of_children_and_of_ends_is_bounded(images):

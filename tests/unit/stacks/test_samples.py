@@ -25,7 +25,7 @@ def test_what_is_in_a_sample():
         )
     )
 
-    assert (sample.token, sample.image, sample.tid) == (5, (42, 77), 43)
+    assert (sample.token, sample.program, sample.tid) == (5, (42, 77), 43)
     assert sample.registers == Registers(1, 2, 3, 4)
     assert sample.returns == wire.SAVED_RETURN.pack(100, 200)
     assert sample.python_frames == wire.PYTHON_FRAME.pack(7, 4, 0) + wire.PYTHON_FRAME.pack(8, 6, 1)

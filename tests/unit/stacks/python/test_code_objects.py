@@ -216,7 +216,7 @@ def test_whatever_comes_and_goes_nothing_is_left_over(steps):
     assert len(code_objects._codes) == 0
     assert code_objects._used_bytes == 0
     assert not code_objects._by_content
-    assert not code_objects._by_image
+    assert not code_objects._by_program
 
 
 @given(st.binary(min_size=HEAD_BYTES, max_size=HEAD_BYTES + 700), st.integers(0, 0xFFFFFFFF))

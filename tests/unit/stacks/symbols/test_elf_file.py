@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.stacks.symbols.debug_files import symbol_sources
-from otel_gpu.stacks.symbols.elf_file import ElfImage, image_of
+from otel_gpu.stacks.symbols.elf_file import ElfImage, elf_in_memory
 from otel_gpu.stacks.symbols.symbol_table import SymbolTable
 from tests.unit.stacks.elf_files import MISSING, image, library, readelf
 
@@ -100,7 +100,7 @@ def test_a_page_of_two_segments_is_the_codes(tmp_path):
         (1, 5, 0x1800, 0x2800, 0x2800, 0x2000, 0x2000, 0x1000),
         (1, 6, 0x3800, 0x5800, 0x5800, 0x100, 0x100, 0x1000),
     )
-    file = image_of(content)
+    file = elf_in_memory(content)
 
     assert file.address_of(0x1000) == 0x2000
     assert file.address_of(0x0) == 0x0
@@ -178,7 +178,7 @@ def test_a_file_cannot_keep_us_busy_with_sections(tmp_path, sections):
 def test_too_many_segments_are_refused():
     """A linked file has ten; each look-up goes through all."""
     with pytest.raises(ValueError, match="too many segments"):
-        image_of(elf_of(*[(1, 5, 0, 0, 0, 1, 1, 1)] * 129))
+        elf_in_memory(elf_of(*[(1, 5, 0, 0, 0, 1, 1, 1)] * 129))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_refused_or_read(original, data):
     del content[data.draw(st.one_of(st.just(end), st.integers(0, end))) :]
 
     try:
-        file = image_of(bytes(content))
+        file = elf_in_memory(bytes(content))
     except ValueError:
         return
     file.address_of(0x1000)
@@ -217,7 +217,9 @@ def test_a_damaged_file_is_refused_or_read(original, data):
 def test_noise_is_refused_or_read(noise):
     """As any other damage."""
     try:
-        file = image_of(HEADER.pack(IDENTITY, 3, 62, 1, 0, 64, 64, 0, 64, 56, 1, 64, 2, 1) + noise)
+        file = elf_in_memory(
+            HEADER.pack(IDENTITY, 3, 62, 1, 0, 64, 64, 0, 64, 56, 1, 64, 2, 1) + noise
+        )
     except ValueError:
         return
     assert SymbolTable(file, symbol_sources(file, 0, "")).find(file, 0) is None

@@ -173,7 +173,7 @@ def test_an_address_without_a_function_has_no_name(symbols, tmp_path):
     after = mapping.bias + place(path, "twice") + 100
 
     assert symbols.name(mapping, after) is None
-    mapping.image.close()
+    mapping.elf.close()
     assert symbols.name(mapping, after) is None
     assert symbols.name(mapping, mapping.bias + place(path, "twice")) is None
 
@@ -185,7 +185,7 @@ def test_what_was_found_is_known_when_the_file_is_closed(symbols, tmp_path):
     mapping = whole(path)
     address = mapping.bias + place(path, "twice")
     found = symbols.name(mapping, address)
-    mapping.image.close()
+    mapping.elf.close()
 
     assert symbols.name(mapping, address) == found == ("twice", 0)
 
@@ -203,7 +203,7 @@ def test_only_tables_of_large_files_are_kept_on_disk(symbols, folder, tmp_path):
     again = Symbols(SymbolCache(folder))
 
     assert first == ("f77", 0)
-    assert kept == [f"{mapping.image.build_id}.symbols"]
+    assert kept == [f"{mapping.elf.build_id}.symbols"]
     assert again.name(mapping, mapping.bias + start + 4 * 29_999 + 1) == ("f29999", 1)
     assert all(isinstance(table.keys, memoryview) for table in again._tables.values())
 

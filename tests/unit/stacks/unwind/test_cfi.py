@@ -205,7 +205,7 @@ def test_the_kernels_own_library_has_rows(tmp_path):
     line = next(line for line in maps.splitlines() if "[vdso]" in line)
     mapping = mappings.find(int(line.split("-")[0], 16))
     copy = tmp_path / "vdso.so"
-    copy.write_bytes(mapping.image.read_file(0, 1 << 20))
+    copy.write_bytes(mapping.elf.read_file(0, 1 << 20))
 
     assert assert_agrees(copy) > 10
 

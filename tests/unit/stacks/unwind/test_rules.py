@@ -124,7 +124,7 @@ def test_rules_of_rows_that_were_met_are_those_of_their_addresses(image, here, o
 def test_rules_do_not_grow_without_end(monkeypatch, tmp_path, image, here):
     """Past a bound all are forgotten, between two walks; the same goes for files."""
     monkeypatch.setattr(rules_module, "_MAX_RULES", 84)
-    monkeypatch.setattr(rules_module, "_MAX_IMAGES", 2)
+    monkeypatch.setattr(rules_module, "_MAX_ELF_FILES", 2)
     rules = Rules(X86_64)
     of_file = rules.of(mapping(image))
     for address in range(here, here + 12):
