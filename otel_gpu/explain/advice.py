@@ -12,8 +12,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu.enrich.known_work import ADVICE, WorkKind
-from otel_gpu.explain.chains import Cause, CauseKind
+from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.devices.xids import meaning_of
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.explain.ranking import Added
 from otel_gpu.explain.rules import RULE_BY_KIND
 from otel_gpu.explain.severity import fault_ns
@@ -69,7 +70,7 @@ LINES_ADVICE = (
 
 
 def advice_of(
-    kind: str,
+    kind: CauseKind,
     *,
     is_cpu_idle: bool = False,
     has_lines: bool = False,
@@ -90,16 +91,16 @@ def advice_of(
     """
     if xid:
         return meaning_of(xid).advice
-    if kind == "network" and is_counted:
+    if kind == CauseKind.NETWORK and is_counted:
         return COUNTED_ADVICE
-    if kind == "run_queue" and is_cpu_idle:
+    if kind == CauseKind.RUN_QUEUE and is_cpu_idle:
         return IDLE_CPU_ADVICE
-    if kind == "host_work" and has_lines:
+    if kind == CauseKind.HOST_WORK and has_lines:
         return ADVICE[WorkKind(work)] if work else LINES_ADVICE
     return RULE_BY_KIND[kind].advice
 
 
-def advise(added: Sequence[Added], kind: str, lost_ns: int) -> tuple[str, ...]:
+def advise(added: Sequence[Added], kind: CauseKind, lost_ns: int) -> tuple[str, ...]:
     """
     Return the advice for causes, each once, in the order in which to follow it.
 
@@ -167,7 +168,7 @@ def advice_for(cause: Cause) -> str:
         length_ns = max(0, item.end_unix_ns - item.start_unix_ns)
         if item.is_cpu_idle:
             idle_ns += length_ns
-        elif item.kind == "run_queue":
+        elif item.kind == EvidenceKind.RUN_QUEUE:
             busy_ns += length_ns
     lines = cause.lines
     return advice_of(

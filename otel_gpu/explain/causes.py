@@ -29,6 +29,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, StallActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, Program
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.accounting.unseen_time import Unseen
@@ -43,6 +44,7 @@ from otel_gpu.explain.intervals import (
     is_run_queue,
     key_of,
 )
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.explain.nccl.collectives import Collectives
 from otel_gpu.explain.nccl.rank_waits import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
 from otel_gpu.explain.off_cpu_split import OffCpuSplit, ThreadWindow
@@ -64,7 +66,7 @@ class Subject(NamedTuple):
     """
     A call or a gap to explain, with its totals.
 
-    ``place`` is one of ``rules``' places; ``span`` is the evidence for the whole of it.
+    ``span`` is the evidence for the whole of it.
     ``usual_ns`` is the median of its series, 0 if not known. ``device`` is its device, as
     ``process`` numbers it. ``is_open``: it has not ended. ``is_polling``: it is a gap between two
     queries whether the device is done.
@@ -76,7 +78,7 @@ class Subject(NamedTuple):
     end_ktime_ns: int
     blocked_ns: int
     run_queue_ns: int
-    place: str
+    place: rules.Place
     usual_ns: int
     span: Evidence
     program_ktime_ns: int = 0
@@ -87,10 +89,10 @@ class Subject(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    # The pid of the process that waited, and where; empty: anywhere.
+    # The pid of the process that waited, and where; None: anywhere.
 
     pid: int
-    place: str = ""
+    place: rules.Place | None = None
 
 
 class Causes:
@@ -164,7 +166,7 @@ class Causes:
         blocked_ns = min(left_ns, max(0, subject.blocked_ns - kept_blocked_ns))
         left_ns -= blocked_ns
         if run_queue_ns:
-            kind, culprit = clear_cause(kept_run_queue) or ("run_queue", None)
+            kind, culprit = clear_cause(kept_run_queue) or (CauseKind.RUN_QUEUE, None)
             yield CauseInterval(kind, run_queue_ns, culprit, subject.span)
         known = clear_cause(kept_blocked)
         if blocked_ns and known is None:
@@ -173,7 +175,7 @@ class Causes:
                 blocked_ns -= interval.time_ns
                 yield interval
         if blocked_ns:
-            kind, culprit = known or (rules.blocked_kind("", subject.place), None)
+            kind, culprit = known or (rules.blocked_kind(WaitReason.NONE, subject.place), None)
             alike = [interval for interval in kept_blocked if interval.kind == kind]
             yield CauseInterval(
                 kind,
@@ -192,13 +194,13 @@ class Causes:
         place = subject.place
         if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
             # A launch that used a CPU found its queue full. Here that is not known.
-            yield CauseInterval("unexplained", on_cpu_ns, None, subject.span)
+            yield CauseInterval(CauseKind.UNEXPLAINED, on_cpu_ns, None, subject.span)
             return
-        if place == rules.LAUNCH and on_cpu_ns > max(
+        if place == rules.Place.LAUNCH and on_cpu_ns > max(
             self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
         ):
-            place = rules.FULL_QUEUE
-        if place == rules.GAP:
+            place = rules.Place.FULL_QUEUE
+        if place == rules.Place.GAP:
             start, end = subject.start_ktime_ns, subject.end_ktime_ns
             for fork in self._timeline.forks(subject.pid, start, end):
                 event = fork.event
@@ -206,11 +208,11 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield CauseInterval("fork", forked_ns, culprit, evidence.of_fork(fork))
+                    yield CauseInterval(CauseKind.FORK, forked_ns, culprit, evidence.of_fork(fork))
                     on_cpu_ns -= forked_ns
         kind = rules.on_cpu_kind(place)
         lines = NO_LINES
-        if kind == "host_work":
+        if kind == CauseKind.HOST_WORK:
             thread = (subject.pid, subject.tid)
             lines = self._samples.of(*thread, subject.start_ktime_ns, subject.end_ktime_ns)
         yield CauseInterval(kind, on_cpu_ns, None, subject.span, lines=lines)
@@ -224,14 +226,14 @@ class Causes:
         path: frozenset[int],
     ) -> list[Cause]:
         # One cause of all intervals of a process with the same kind and culprit.
-        groups: dict[tuple[str, int, int], list[CauseInterval]] = {}
+        groups: dict[tuple[CauseKind, int, int], list[CauseInterval]] = {}
         for interval in complete_culprits(intervals):
             if interval.time_ns > 0:
                 groups.setdefault(key_of(interval), []).append(interval)
         causes = []
         for (kind, _, _), group in groups.items():
             via = self._find_via(group, duration_ns, waiter, depth, path)
-            if kind == "unexplained" and not via and not depth:
+            if kind == CauseKind.UNEXPLAINED and not via and not depth:
                 # Only the whole effect reports what is unexplained.
                 continue
             time_ns = sum(interval.time_ns for interval in group)
@@ -294,7 +296,7 @@ class Causes:
         # What a thread did in a window, and what its device caused.
         window = ((other.pid, other.tid), start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
-        span = evidence.of_unseen(other, start, start_unix_ns, end - start, "device")
+        span = evidence.of_unseen(other, start, start_unix_ns, end - start, EvidenceKind.DEVICE)
         did: list[CallActivity | StallActivity] = [*self._timeline.calls(*window)]
         did += self._timeline.stalls(*window)
         return self._devices.split_of(other, span, did, list(self._see_rank(other, start, end)))
@@ -316,7 +318,7 @@ class Causes:
         if left_ns <= 0:
             return
         # Samples of work that is known already belong to that.
-        is_known = any(interval.kind == "host_work" for interval in seen)
+        is_known = any(interval.kind == CauseKind.HOST_WORK for interval in seen)
         lines = NO_LINES if is_known else self._samples.of(other.pid, other.tid, start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
         times = self._times_of(other, start_unix_ns, end - start)
@@ -324,12 +326,14 @@ class Causes:
             left_ns -= interval.time_ns
             if interval.culprit is not None:
                 interval = interval._replace(culprit=self.names.named(interval.culprit))  # noqa: PLW2901
-            yield interval._replace(lines=lines) if interval.kind == "host_work" else interval
-            lines = NO_LINES if interval.kind == "host_work" else lines
+            yield (
+                interval._replace(lines=lines) if interval.kind == CauseKind.HOST_WORK else interval
+            )
+            lines = NO_LINES if interval.kind == CauseKind.HOST_WORK else lines
         if left_ns > 0:
             # Off the CPU for too short a time to be sent; or on it, without time accounting.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield CauseInterval("unexplained", left_ns, None, span, lines=lines)
+            yield CauseInterval(CauseKind.UNEXPLAINED, left_ns, None, span, lines=lines)
 
     def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
         # Times of a thread, or of all launching threads of its rank, in a window.
@@ -348,13 +352,13 @@ class Causes:
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
         calls = self._timeline.calls(thread, start, end)
-        intervals = self._off_cpu.cut(ThreadWindow(*thread, start, end, rules.GAP), stalls)
+        intervals = self._off_cpu.cut(ThreadWindow(*thread, start, end, rules.Place.GAP), stalls)
         for interval in intervals:
             # A thread that nothing kept waiting kept the other one waiting itself.
             if (
                 interval.culprit is None
                 and not is_run_queue(interval)
-                and interval.kind != "unexplained"
+                and interval.kind != CauseKind.UNEXPLAINED
             ):
                 interval = interval._replace(culprit=other)  # noqa: PLW2901
             yield interval
@@ -374,15 +378,17 @@ class Causes:
                 left_ns -= time_ns
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
                 span = evidence.of_whole(call, call.end_unix_ns)
-                culprit = None if kind == "unexplained" else other
+                culprit = None if kind == CauseKind.UNEXPLAINED else other
                 yield CauseInterval(kind, time_ns, culprit, span._replace(culprit=other))
         start_unix_ns = start + self._timeline.unix_offset_ns
         unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
         if unseen_ns and left_ns > 0:
             queued_ns = min(left_ns, unseen_ns)
             left_ns -= queued_ns
-            span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield CauseInterval("run_queue", queued_ns, None, span)
+            span = evidence.of_unseen(
+                other, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT
+            )
+            yield CauseInterval(CauseKind.RUN_QUEUE, queued_ns, None, span)
 
 
 def _asks(time: ThreadTime) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from otel_gpu.enrich.activities import CallActivity, GapActivity, OpenCallActivity
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind, stack_of_cause
+from otel_gpu.explain.chains import Cause, Chain, stack_of_cause
 from otel_gpu.explain.devices.device_causes import DeviceCauses
 from otel_gpu.explain.devices.fabric_causes import FabricCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.exits import ProcessExits
+from otel_gpu.explain.kinds import CauseKind, EffectKind, Severity
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, judge, lost_to_host_ns
+from otel_gpu.explain.severity import judge, lost_to_host_ns
 from otel_gpu.wire.probe_table import Api
 
 
@@ -43,13 +44,15 @@ class ChainBuilder:
         event = candidate.activity.event
         life_ns = self._exits.life_ns((event.pid, event.program_ktime_ns))
         # An effect that cannot matter needs no causes.
-        least = MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else LOW
+        least = (
+            Severity.MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else Severity.LOW
+        )
         if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
             return None
         if effect.kind == EffectKind.KILLED_CALL:
             # How long the call had lasted is not what is wrong.
             name = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
-            return Chain(name, effect._replace(excess_ns=0), (), 0, HIGH)
+            return Chain(name, effect._replace(excess_ns=0), (), 0, Severity.HIGH)
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
         if effect.kind == EffectKind.FAILED_CALL:
             fault = self._device_causes.failed_of(effect, subject.device)
@@ -61,7 +64,7 @@ class ChainBuilder:
             lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
         ).severity
         if effect.kind == EffectKind.NETWORK_EVENT:
-            severity = HIGH
+            severity = Severity.HIGH
         if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
             return None
         chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
@@ -74,7 +77,7 @@ class ChainBuilder:
         if effect.kind == EffectKind.USUAL_GAP:
             effect = effect._replace(stack=_worked_at(causes))
         chain_id = f"{effect.kind}-{subject.pid}-{subject.tid}-{subject.start_ktime_ns}"
-        return Chain(chain_id, effect, causes, unexplained_ns, LOW)
+        return Chain(chain_id, effect, causes, unexplained_ns, Severity.LOW)
 
 
 def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> Api:

@@ -6,11 +6,20 @@ All are immutable. Times are nanoseconds. A ``share`` is of the effect's duratio
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who, key_of
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a type of an explanation too
+from otel_gpu.explain.kinds import (
+    Bound,
+    CauseKind,
+    EffectKind,
+    EvidenceKind,
+    NodeKind,
+    Severity,
+    TimeClass,
+    TimeState,
+)
 from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.state.memory.snapshot import Kept, LineHolding
@@ -18,94 +27,17 @@ from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED
 
 
-class Severity(StrEnum):
-    """How bad an effect or an incident is, the worst first."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-class EffectKind(StrEnum):
-    """What can go wrong."""
-
-    SLOW_CALL = "slow_call"
-    SLOW_GAP = "slow_gap"
-    HUNG_CALL = "hung_call"
-    FAILED_CALL = "failed_call"
-    KILLED_CALL = "killed_call"
-    OUT_OF_MEMORY = "out_of_memory"
-    DEVICE_FAULT = "device_fault"
-    NETWORK_EVENT = "network_event"
-    HUNG_COLLECTIVE = "hung_collective"
-    # Nothing went wrong in these: they are examples of what always takes time.
-    USUAL_CALL = "usual_call"
-    USUAL_GAP = "usual_gap"
-
-
-class CauseKind(StrEnum):
-    """What an effect's time can be due to; ``rules`` describes each."""
-
-    PREEMPTION = "preemption"
-    RUN_QUEUE = "run_queue"
-    CPU_QUOTA = "cpu_quota"
-    LOCK = "lock"
-    GIL = "gil"
-    IO = "io"
-    IPC = "ipc"
-    NETWORK = "network"
-    SLEEP = "sleep"
-    PAGE_FAULT = "page_fault"
-    RECLAIM = "reclaim"
-    MMAP_LOCK = "mmap_lock"
-    FORK = "fork"
-    STOPPED = "stopped"
-    FROZEN = "frozen"
-    CAPTURE = "capture"
-    GPU_WAIT = "gpu_wait"
-    GPU_BACKPRESSURE = "gpu_backpressure"
-    FIRST_CALL = "first_call"
-    ALLOCATOR_CHURN = "allocator_churn"
-    EMPTY_CACHE = "empty_cache"
-    ALLOCATION_RETRY = "allocation_retry"
-    ALLOCATOR_BYPASS = "allocator_bypass"
-    EXHAUSTED = "exhausted"
-    FITTING_HOLE = "fitting_hole"
-    PRIVATE_POOL = "private_pool"
-    OTHER_STREAM = "other_stream"
-    KEPT_CACHE = "kept_cache"
-    FRAGMENTATION = "fragmentation"
-    OTHER_PROCESS = "other_process"
-    LEAK = "leak"
-    UNEXPLAINED = "unexplained"
-    HOST_WORK = "host_work"
-    GPU_CLOCKS = "gpu_clocks"
-    GPU_FAULT = "gpu_fault"
-    COLLECTIVE_WAIT = "collective_wait"
-    COLLECTIVE_MISMATCH = "collective_mismatch"
-    COLLECTIVE_STUCK = "collective_stuck"
-
-
-COUNTERS = "counters"
-"""The kind of evidence that something was counted; its duration is not known."""
-
-
 class Evidence(NamedTuple):
     """
     One measured interval that a cause rests on.
 
-    ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``unseen``, ``account``,
-    ``device`` or ``counters``. A ``call`` or ``gap`` that is the effect itself stands for its
-    totals: the state of that time is known, and its intervals are not. ``unseen`` is a window of
-    another thread that was observed in part, ``account`` one that only totals describe, and
-    ``device`` a state that a device reported. In one of ``counters``, counters of the host rose,
-    and ``reason`` names them. ``span_id`` is the exported span's, or empty, and ``trace_id`` that
+    ``reason`` of ``COUNTERS`` names those that rose. ``span_id`` is the exported span's, or empty, and ``trace_id`` that
     of its trace. ``functions`` is the thread's kernel stack, and ``stack`` where in its program it
     was. ``is_cpu_idle``: no thread had the CPU of a ``run_queue`` wait.
     """
 
     id: str
-    kind: str
+    kind: EvidenceKind
     start_unix_ns: int
     end_unix_ns: int
     culprit: Culprit | None = None
@@ -143,7 +75,7 @@ class Cause(NamedTuple):
     """
     A part of an effect's time with one cause.
 
-    ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by following the
+    ``via`` are the causes of this cause, found by following the
     thread that ended the wait; their times are parts of this one's. ``resource`` is the file,
     address or similar that was waited for, if known. ``lines`` are the lines that a thread worked
     on during that time: the thread itself for its own work and unexplained time, the culprit for a
@@ -152,7 +84,7 @@ class Cause(NamedTuple):
     ``culprit``: all ranks that did not call a collective.
     """
 
-    kind: str
+    kind: CauseKind
     time_ns: int
     share: float
     culprit: Culprit | None
@@ -171,7 +103,7 @@ class Cause(NamedTuple):
     @property
     def is_counted(self) -> bool:
         """Whether counters prove that it happened, and its duration is unknown."""
-        return not self.time_ns and any(one.kind == COUNTERS for one in self.evidence)
+        return not self.time_ns and any(one.kind == EvidenceKind.COUNTERS for one in self.evidence)
 
 
 OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
@@ -198,9 +130,7 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 
 class Effect(NamedTuple):
     """
-    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``killed_call``,
-    ``out_of_memory``, ``device_fault``, ``network_event`` or ``hung_collective``. An example that
-    took no longer than others is a ``usual_call`` or ``usual_gap``.
+    What went wrong, or an example that took no longer than others.
 
     ``api`` is empty if a framework reports that memory ran out, or a driver that a device failed.
     It is the event of a network adapter's failure, and the operation of a collective that hangs
@@ -209,7 +139,7 @@ class Effect(NamedTuple):
     was. The duration of an effect that ``began_before_capture`` is a lower bound.
     """
 
-    kind: str
+    kind: EffectKind
     process: Program
     api: str
     tid: int
@@ -305,7 +235,7 @@ class Chain(NamedTuple):
     effect: Effect
     causes: tuple[Cause, ...]
     unexplained_ns: int
-    severity: str
+    severity: Severity
     failure: Failure | None = None
 
     @property
@@ -326,7 +256,7 @@ class Incident(NamedTuple):
     """
 
     id: str
-    severity: str
+    severity: Severity
     start_unix_ns: int
     end_unix_ns: int
     lost_ns: int
@@ -348,15 +278,17 @@ class Incident(NamedTuple):
         return tuple({key_of(program): program for program in found}.values())
 
 
+NodeState = TimeState | CauseKind | NodeKind
+"""What a node of a time tree is."""
+
+
 class TimeNode(NamedTuple):
     """
     A part of the time of launching threads.
 
     Attributes:
-        state: On the first level a state of the budget, or ``idle``; below it a kind of cause.
-            ``other``
-          is the sum of smaller ones; ``note`` gives the reason of ``unknown``. Below work of a program,
-          ``line``.
+        state: On the first level a state of time; below it a kind of cause. ``note`` gives the
+            reason of ``UNKNOWN``. Below work of a program, ``LINE``.
         time_ns: The time.
         share: Of the whole tree.
         who: What had the CPU or was waited for; below that, the thread whose time this is.
@@ -370,7 +302,7 @@ class TimeNode(NamedTuple):
         work: What most of it was, if its frames show that.
     """
 
-    state: str
+    state: NodeState
     time_ns: int
     share: float
     who: Who | None = None
@@ -381,7 +313,7 @@ class TimeNode(NamedTuple):
     note: str = ""
     work: str = ""
 
-    def child(self, state: str) -> "TimeNode | None":
+    def child(self, state: NodeState) -> "TimeNode | None":
         """Return the largest child with a state."""
         return next((node for node in self.children if node.state == state), None)
 
@@ -399,7 +331,7 @@ class VerdictClass(NamedTuple):
           is the one that had it longest.
     """
 
-    name: str
+    name: TimeClass
     share: float
     path: tuple[TimeNode, ...] = ()
 
@@ -408,17 +340,16 @@ class Verdict(NamedTuple):
     """
     What bounds a process in a window, with the numbers.
 
-    ``budget_ns`` is the time of its launching threads by state (gpu_wait, api, host, run_queue,
-    lock, gil, io, ipc, sleep, paging, stopped, other). ``shares`` are the shares of the classes
+    ``budget_ns`` is the time of its launching threads by state. ``shares`` are the shares of the classes
     that the verdict compares, and ``bounds`` those that it names, by their time. ``time_tree``
     shows what kept the threads waiting, and ``lines`` the work behind the first of ``bounds``:
     their own, or that of the threads that they waited for.
     """
 
     process: Program
-    verdict: str
-    shares: Mapping[str, float]
-    budget_ns: Mapping[str, int]
+    verdict: Bound
+    shares: Mapping[TimeClass, float]
+    budget_ns: Mapping[TimeState, int]
     time_tree: TimeNode | None = None
     lines: CodeLines = NO_LINES
     bounds: tuple[VerdictClass, ...] = ()

@@ -27,6 +27,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.accounting.time_states import state_of
+from otel_gpu.explain.kinds import TimeState
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.code_lines import CodeLines, merge
 from otel_gpu.state.cpu_samples import AT_WORK, KnownStacks, SampleSums
@@ -152,7 +153,7 @@ class CodeLocations:
         ]
         if tid:
             names = [(state, _ANYBODY, True, tid)]
-        elif state == "host":
+        elif state == TimeState.HOST:
             names.append((_AFTER_WORK, _ANYBODY, True, _ALL_THREADS))
         ages = [keys for age in (self._processes, self._older) if (keys := age.get(pid))]
         found = next((keys[name] for name in names for keys in ages if name in keys), None)
@@ -268,17 +269,17 @@ class CodeLocations:
             self._add(pid, state, event.culprit_pid, stack, queued_ns, calls=calls, tid=event.tid)
         elif queued_ns > 0 and context == wire.CONTEXT_GAP:
             # Its length does not matter: it is one sample of what the thread did before.
-            self._add(pid, "host", _ANYBODY, stack, 1, calls=calls)
+            self._add(pid, TimeState.HOST, _ANYBODY, stack, 1, calls=calls)
         blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
         if blocked_ns > 0:
-            state = state_of(wire.STATE_BLOCKED, context, activity.reason) or "other"
+            state = state_of(wire.STATE_BLOCKED, context, activity.reason) or TimeState.OTHER
             self._add(pid, state, event.waker_pid, stack, blocked_ns, calls=calls, tid=event.tid)
 
     def _observe_call(self, activity: CallActivity, stack: CallStack) -> None:
         event, family = activity.event, activity.api.family
         if event.parent_start_ktime_ns:
             return
-        state = "gpu_wait" if family == wire.FAMILY_SYNCHRONIZE else "api"
+        state = TimeState.GPU_WAIT if family == wire.FAMILY_SYNCHRONIZE else TimeState.API
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
         self._add(event.pid, state, _ANYBODY, stack, duration_ns)
         self._add(event.pid, _in_call(event.api), _ANYBODY, stack, duration_ns)

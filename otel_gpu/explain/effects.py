@@ -20,14 +20,14 @@ from otel_gpu.enrich.cuda_errors import error_name, killed_by
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.baselines import Baseline, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
-from otel_gpu.explain.chains import Effect, EffectKind
+from otel_gpu.explain.chains import Effect
+from otel_gpu.explain.kinds import EffectKind, Severity
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import LOW
 from otel_gpu.wire.events import CudaCall, Gap, OpenCall
 from otel_gpu.wire.probe_table import ASYNC_EVENT_API
 
 # Effects because they took longer than usual.
-_COMPARED = frozenset({"slow_call", "slow_gap"})
+_COMPARED = frozenset({EffectKind.SLOW_CALL, EffectKind.SLOW_GAP})
 
 
 class Candidate(NamedTuple):
@@ -113,7 +113,12 @@ class Effects:
         return self._describe(candidate, kind, duration_ns, 0, 0)
 
     def _describe(
-        self, candidate: Candidate, kind: str, duration_ns: int, usual_ns: int, excess_ns: int
+        self,
+        candidate: Candidate,
+        kind: EffectKind,
+        duration_ns: int,
+        usual_ns: int,
+        excess_ns: int,
     ) -> tuple[Effect, Subject]:
         activity = candidate.activity
         event = activity.event
@@ -150,9 +155,9 @@ class Effects:
         )
         return effect, subject
 
-    def matters(self, effect: Effect, subject: Subject, severity: str, life_ns: int) -> bool:
+    def matters(self, effect: Effect, subject: Subject, severity: Severity, life_ns: int) -> bool:
         """Return whether an effect still is one after its process ended with this lifetime."""
-        if severity != LOW or effect.kind not in _COMPARED:
+        if severity != Severity.LOW or effect.kind not in _COMPARED:
             return True
         if not subject.usual_ns:
             return life_ns > self._settings.settle_ns
@@ -163,9 +168,9 @@ class Effects:
 
     def _kind_of(
         self, event: CudaCall | Gap | OpenCall, duration_ns: int, median_ns: int | None
-    ) -> str | None:
+    ) -> EffectKind | None:
         if isinstance(event, OpenCall):
-            return "hung_call"
+            return EffectKind.HUNG_CALL
         if isinstance(event, CudaCall) and killed_by(event.status):
             return EffectKind.KILLED_CALL
         if isinstance(event, CudaCall) and event.status:
@@ -174,7 +179,7 @@ class Effects:
         is_slow = bool(event.choices & wire.CHOICE_SLOW)
         if not self._is_slow(duration_ns, median_ns, is_slow=is_slow):
             return None
-        return "slow_gap" if isinstance(event, Gap) else "slow_call"
+        return EffectKind.SLOW_GAP if isinstance(event, Gap) else EffectKind.SLOW_CALL
 
     def _is_slow(self, duration_ns: int, median_ns: int | None, *, is_slow: bool) -> bool:
         if duration_ns <= self._settings.slow_floor_ns:
@@ -183,17 +188,17 @@ class Effects:
             is_slow if median_ns is None else duration_ns > self._settings.slow_factor * median_ns
         )
 
-    def _place_of(self, candidate: Candidate) -> str:
+    def _place_of(self, candidate: Candidate) -> rules.Place:
         activity = candidate.activity
         if isinstance(activity, GapActivity):
-            return rules.GAP
+            return rules.Place.GAP
         if candidate.is_first:
-            return rules.FIRST_CALL
+            return rules.Place.FIRST_CALL
         if isinstance(activity, CallActivity) and activity.event.choices & wire.CHOICE_FIRST_USE:
-            return rules.FIRST_CALL
+            return rules.Place.FIRST_CALL
         event = activity.event
         if not isinstance(event, OpenCall) and self._baselines.is_rising(baseline_of(event)):
-            return rules.CHURN
+            return rules.Place.CHURN
         return rules.place_of(activity.api.family)
 
 

@@ -13,6 +13,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.clock import clamp_unix_ns
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.explain.kinds import EvidenceKind
 from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 
 
@@ -35,7 +36,7 @@ def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
     """
     Return the part of a stall in which the thread could not run, and the thread that ended it.
     """
-    span = _interval("blocked", stall.event, stall.start_unix_ns, stall.runnable_unix_ns)
+    span = _interval(EvidenceKind.BLOCKED, stall.event, stall.start_unix_ns, stall.runnable_unix_ns)
     return span._replace(
         waker=waker,
         reason=stall.reason,
@@ -48,7 +49,7 @@ def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
 
 def of_run_queue(stall: StallActivity) -> Evidence:
     """Return the part of a stall in which the thread waited for a CPU."""
-    span = _interval("run_queue", stall.event, stall.runnable_unix_ns, stall.end_unix_ns)
+    span = _interval(EvidenceKind.RUN_QUEUE, stall.event, stall.runnable_unix_ns, stall.end_unix_ns)
     return span._replace(
         culprit=culprit_of(stall),
         span_id=stall.run_queue_span_id,
@@ -60,7 +61,7 @@ def of_run_queue(stall: StallActivity) -> Evidence:
 def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event
-    span = _interval("fork", event, fork.start_unix_ns, fork.end_unix_ns)
+    span = _interval(EvidenceKind.FORK, event, fork.start_unix_ns, fork.end_unix_ns)
     return span._replace(
         culprit=Culprit(event.pid, event.tid, event.comm),
         span_id=fork.span_id,
@@ -70,7 +71,7 @@ def of_fork(fork: ForkActivity) -> Evidence:
 
 def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
     """Return a whole call or gap, the interval of its totals."""
-    kind = "gap" if isinstance(activity, GapActivity) else "call"
+    kind = EvidenceKind.GAP if isinstance(activity, GapActivity) else EvidenceKind.CALL
     span = _interval(kind, activity.event, activity.start_unix_ns, end_unix_ns)
     return span._replace(
         span_id=activity.span_id, stack=stack_of(activity), trace_id=activity.trace_id
@@ -78,7 +79,11 @@ def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_n
 
 
 def of_unseen(
-    other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int, kind: str = "unseen"
+    other: Culprit,
+    start_ktime_ns: int,
+    start_unix_ns: int,
+    time_ns: int,
+    kind: EvidenceKind = EvidenceKind.UNSEEN,
 ) -> Evidence:
     """
     Return a window of another thread that was observed in part or not at all.
@@ -95,7 +100,7 @@ def of_unseen(
 
 
 def _interval(
-    kind: str,
+    kind: EvidenceKind,
     event: CudaCall | Fork | Gap | OpenCall | Stall,
     start_unix_ns: int,
     end_unix_ns: int,

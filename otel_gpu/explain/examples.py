@@ -13,8 +13,9 @@ from typing import NamedTuple
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
-from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
+from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.effects import Candidate
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.limits.recent import Recent
@@ -28,7 +29,7 @@ _MAX_CAUSES = 32
 # Explaining a call takes time: only those that can show much more than the best one are explained.
 _MORE = 1.25
 # Time accounting has one kind for a CPU that was taken away and one that was not free.
-_ALIKE: frozenset[str] = frozenset({CauseKind.RUN_QUEUE, CauseKind.PREEMPTION})
+_ALIKE: frozenset[CauseKind] = frozenset({CauseKind.RUN_QUEUE, CauseKind.PREEMPTION})
 
 # The losses of calls that take device memory cover all of their time, whatever each waited for.
 _ALLOCATION = "allocation"
@@ -85,7 +86,9 @@ class Examples:
         if not effect.duration_ns or not self.window.overlaps(effect.start_unix_ns, end_unix_ns):
             return
         known = self._of(key_of(effect.process))
-        took = [((cause.kind, _pid_of(cause)), cause.time_ns) for cause in chain.causes]
+        took: list[tuple[_Name, int]] = [
+            ((cause.kind, _pid_of(cause)), cause.time_ns) for cause in chain.causes
+        ]
         took.append(((_ALLOCATION, 0), _allocating_ns(chain)))
         for name, time_ns in took:
             if time_ns:
@@ -133,7 +136,7 @@ def best_of(examples: Iterable[Chain], leading: Cause) -> tuple[Chain, ...]:
     return tuple(sorted(examples, key=rank)[:MAX_EXAMPLES])
 
 
-def kinds_like(kind: str) -> frozenset[str]:
+def kinds_like(kind: CauseKind) -> frozenset[str]:
     """Return the kinds of causes that examples of a chronic cause can have."""
     if kind in CHURN_KINDS:
         return frozenset({_ALLOCATION})
@@ -155,8 +158,8 @@ def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
     # What a call or gap seems to have been spent on, and how long.
     event = candidate.activity.event
     assert not isinstance(event, OpenCall)  # noqa: S101 -- an effect always
-    yield ("run_queue", _culprit_of(candidate)), event.run_queue_ns
-    yield ("blocked", _reason_of(candidate)), event.blocked_ns
+    yield (EvidenceKind.RUN_QUEUE, _culprit_of(candidate)), event.run_queue_ns
+    yield (EvidenceKind.BLOCKED, _reason_of(candidate)), event.blocked_ns
     duration_ns = event.end_ktime_ns - event.start_ktime_ns
     kind = type(event).__name__
     activity = candidate.activity

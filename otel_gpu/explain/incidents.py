@@ -15,21 +15,13 @@ from otel_gpu.enrich.identity.identities import Program, key_of
 from otel_gpu.explain.accounting.attributed_time import AttributedTimes, attributed_of
 from otel_gpu.explain.accounting.chronic import Chronic, ChronicFinding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
-from otel_gpu.explain.chains import (
-    COLLECTIVE,
-    Cause,
-    CauseKind,
-    Chain,
-    EffectKind,
-    Incident,
-)
+from otel_gpu.explain.chains import COLLECTIVE, Cause, Chain, Incident
 from otel_gpu.explain.examples import best_of
+from otel_gpu.explain.kinds import SEVERITY_RANK, CauseKind, EffectKind, Severity
 from otel_gpu.explain.memory import advice as memory_advice
 from otel_gpu.explain.ranking import CauseSums, added_to
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (
-    HIGH,
-    LOW,
     Judged,
     at_most,
     explained_ns,
@@ -42,10 +34,9 @@ from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Fifo
 
 _MAX_CAUSES = 32
-_KILLED = str(EffectKind.KILLED_CALL)
-_RANK = {"high": 0, "medium": 1, "low": 2}
+_KILLED = EffectKind.KILLED_CALL
 
-_Key = tuple[int, int, str, int]
+_Key = tuple[int, int, CauseKind | EffectKind, int]
 """
 pid and program_ktime_ns, kind of the leading cause, its culprit's pid.
 
@@ -71,7 +62,7 @@ class _Group:
     # Failed requests for memory, and the advice for the last one.
     out_of_memory: int = 0
     # The least severity of what a device's driver reported.
-    floor: str = LOW
+    floor: Severity = Severity.LOW
     memory_advice: tuple[str, ...] = ()
     duration_ns: int = 0
     excess_ns: int = 0
@@ -82,7 +73,7 @@ class _Group:
     account: CauseSums | None = None
     account_ns: int = 0
     launching_ns: int = 0
-    most: str = LOW
+    most: Severity = Severity.LOW
     process: Program | None = None
     examples: dict[str, Chain] = field(default_factory=dict)
 
@@ -134,9 +125,13 @@ class Incidents:
 
     def _add_account(self, chronic: Chronic, left_ns: int) -> None:
         key = (*key_of(chronic.process), chronic.cause.kind, chronic.culprit_pid)
-        preempted = (*key_of(chronic.process), "preemption", chronic.culprit_pid)
+        preempted = (*key_of(chronic.process), CauseKind.PREEMPTION, chronic.culprit_pid)
         # Time accounting has one kind for a CPU that was taken away and one that was not free.
-        if chronic.cause.kind == "run_queue" and preempted in self._open and key not in self._open:
+        if (
+            chronic.cause.kind == CauseKind.RUN_QUEUE
+            and preempted in self._open
+            and key not in self._open
+        ):
             key = preempted
         group = self._find(key, chronic.start_unix_ns)
         if group.account is None:
@@ -147,7 +142,7 @@ class Incidents:
             group.examples |= {chain.id: chain for chain in self._find_examples(chronic)}
         group.account_ns += chronic.lost_ns
         group.launching_ns += chronic.launching_ns
-        group.most = min(group.most, chronic.most, key=_RANK.__getitem__)
+        group.most = min(group.most, chronic.most, key=SEVERITY_RANK.__getitem__)
         group.lost_ns += left_ns
         group.start_unix_ns = min(group.start_unix_ns, chronic.start_unix_ns)
         group.end_unix_ns = max(group.end_unix_ns, chronic.end_unix_ns)
@@ -235,13 +230,13 @@ class Incidents:
         group.end_unix_ns = max(group.end_unix_ns, effect.start_unix_ns + effect.duration_ns)
         group.process = effect.process
         group.effects += 1
-        group.failures += effect.kind == "failed_call"
-        group.adapter_events += effect.kind == "network_event"
+        group.failures += effect.kind == EffectKind.FAILED_CALL
+        group.adapter_events += effect.kind == EffectKind.NETWORK_EVENT
         if chain.failure is not None:
             group.out_of_memory += 1
             group.memory_advice = tuple(memory_advice.advise(chain.failure))
         if effect.kind == EffectKind.DEVICE_FAULT:
-            group.floor = min(group.floor, chain.severity, key=_RANK.__getitem__)
+            group.floor = min(group.floor, chain.severity, key=SEVERITY_RANK.__getitem__)
         group.duration_ns += effect.duration_ns
         group.excess_ns += effect.excess_ns
         group.lost_ns += explained_ns(effect, chain.causes)
@@ -293,7 +288,7 @@ class Incidents:
         added = [*leading, *others]
         failed = 0 < group.failures == group.effects
         advice: tuple[str, ...] = (KILLED_ADVICE,)
-        if kind != _KILLED:
+        if isinstance(kind, CauseKind):
             advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
         if group.adapter_events:
             advice = (ADAPTER_ADVICE,)
@@ -316,21 +311,23 @@ class Incidents:
             judged.reason,
         )
 
-    def _judge(self, group: _Group, kind: str) -> Judged:
+    def _judge(self, group: _Group, kind: CauseKind | EffectKind) -> Judged:
         if group.out_of_memory:
-            return Judged(HIGH, "a request for memory failed")
+            return Judged(Severity.HIGH, "a request for memory failed")
         if group.adapter_events:
-            return Judged(HIGH, "a network adapter reported a failure")
+            return Judged(Severity.HIGH, "a network adapter reported a failure")
         if kind == _KILLED:
-            return Judged(HIGH, "a signal ended it")
+            return Judged(Severity.HIGH, "a signal ended it")
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         judged = judge(
             group.lost_to_host_ns, group.excess_ns, window_ns, settings, kind, group.effects
         )
-        if judged.severity == LOW and group.failures == group.effects > 0:
-            judged = Judged(LOW, "the calls failed, and lost little or no time to the host")
-        if _RANK[group.floor] < _RANK[judged.severity]:
+        if judged.severity == Severity.LOW and group.failures == group.effects > 0:
+            judged = Judged(
+                Severity.LOW, "the calls failed, and lost little or no time to the host"
+            )
+        if SEVERITY_RANK[group.floor] < SEVERITY_RANK[judged.severity]:
             judged = Judged(group.floor, "the driver reported an error of the device")
         if group.account is None:
             return judged
@@ -339,7 +336,7 @@ class Incidents:
 
 
 def _rank_of(judged: Judged) -> int:
-    return _RANK[judged.severity]
+    return SEVERITY_RANK[judged.severity]
 
 
 def leading_cause(chain: Chain) -> Cause | None:
@@ -362,7 +359,7 @@ def _key_of(chain: Chain) -> _Key:
         return process.pid, process.program_ktime_ns, _KILLED, 0
     cause = leading_cause(chain)
     if cause is None:
-        return process.pid, process.program_ktime_ns, "unexplained", 0
+        return process.pid, process.program_ktime_ns, CauseKind.UNEXPLAINED, 0
     if cause.kind in COLLECTIVE:
         cause = _root_of(cause)
     culprit_pid = cause.culprit.pid if cause.culprit else 0
@@ -379,13 +376,13 @@ def _root_of(cause: Cause) -> Cause:
     return cause if inner is None or 2 * inner.time_ns < cause.time_ns else _root_of(inner)
 
 
-def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
+def _leads(cause: Cause, kind: CauseKind | EffectKind, culprit_pid: int) -> bool:
     return cause.kind == kind and (cause.culprit.pid if cause.culprit else 0) == culprit_pid
 
 
 def worst_first(incident: Incident) -> tuple[int, bool, int, int, str]:
     """Sort key: by severity, then by lost time; failures come before slow effects."""
-    rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
+    rank_of_severity = SEVERITY_RANK.get(incident.severity, SEVERITY_RANK[Severity.LOW])
     is_slow = not any(chain.is_failure for chain in incident.chains)
     return rank_of_severity, is_slow, -incident.lost_ns, incident.start_unix_ns, incident.id
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Evidence
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.state.code_lines import NO_LINES, CodeLines
 
 # The least share of the kept time of a state for its cause to be that of the rest, too.
@@ -20,7 +21,7 @@ class CauseInterval(NamedTuple):
     just as much as ``culprit``.
     """
 
-    kind: str
+    kind: CauseKind
     time_ns: int
     culprit: Culprit | None
     evidence: Evidence
@@ -41,25 +42,25 @@ class CauseInterval(NamedTuple):
 
 def is_run_queue(interval: CauseInterval) -> bool:
     """Return whether the thread was ready to run."""
-    return interval.evidence.kind == "run_queue"
+    return interval.evidence.kind == EvidenceKind.RUN_QUEUE
 
 
-def key_of(interval: CauseInterval) -> tuple[str, int, int]:
+def key_of(interval: CauseInterval) -> tuple[CauseKind, int, int]:
     """Return what intervals of one cause have in common."""
     # Threads of one process that have the CPU in turn are one hog; a lock has one holder.
     culprit = interval.culprit
     if culprit is None:
         return interval.kind, 0, 0
-    if interval.kind in ("preemption", "run_queue"):
+    if interval.kind in (CauseKind.PREEMPTION, CauseKind.RUN_QUEUE):
         return interval.kind, culprit.pid, 0
     return interval.kind, culprit.pid, culprit.tid
 
 
-def clear_cause(intervals: list[CauseInterval]) -> tuple[str, Culprit | None] | None:
+def clear_cause(intervals: list[CauseInterval]) -> tuple[CauseKind, Culprit | None] | None:
     """Return the cause of most of the kept time, if one clearly leads."""
     kept_ns = sum(interval.time_ns for interval in intervals)
-    times: dict[tuple[str, int, int], int] = {}
-    culprits: Mapping[tuple[str, int, int], Culprit | None] = {
+    times: dict[tuple[CauseKind, int, int], int] = {}
+    culprits: Mapping[tuple[CauseKind, int, int], Culprit | None] = {
         key_of(interval): interval.culprit for interval in intervals
     }
     for interval in intervals:

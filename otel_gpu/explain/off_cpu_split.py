@@ -8,6 +8,7 @@ from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
@@ -24,7 +25,7 @@ class ThreadWindow(NamedTuple):
     tid: int
     start_ktime_ns: int
     end_ktime_ns: int
-    place: str
+    place: rules.Place
 
 
 class OffCpuSplit:
@@ -57,16 +58,16 @@ class OffCpuSplit:
         return intervals
 
     def _cut_blocked(
-        self, stall: StallActivity, start: int, end: int, place: str
+        self, stall: StallActivity, start: int, end: int, place: rules.Place
     ) -> Iterable[CauseInterval]:
         event, reason = stall.event, stall.reason
         kind = rules.blocked_kind(reason, place)
         # Older stores have only the flag.
-        if kind == "stopped" and event.flags & wire.STALL_AGENT:
-            kind = "capture"
+        if kind == CauseKind.STOPPED and event.flags & wire.STALL_AGENT:
+            kind = CauseKind.CAPTURE
         waker = self._wakers.find(stall)
         blocked = evidence.of_blocked(stall, waker)
-        if kind in ("mmap_lock", "page_fault"):
+        if kind in (CauseKind.MMAP_LOCK, CauseKind.PAGE_FAULT):
             fork = self._fork_meanwhile(event, start, end)
             if fork is not None:
                 yield fork
@@ -79,13 +80,13 @@ class OffCpuSplit:
             waker is not None
             and (waker.pid == event.pid or self._timeline.is_watched(waker.pid))
             and reason in rules.FOLLOWED_REASONS
-            and kind in (*rules.REPEATED_KINDS, "unexplained")
+            and kind in (*rules.REPEATED_KINDS, CauseKind.UNEXPLAINED)
         )
         # The process that resumed a stopped thread is the one that stopped it.
-        culprit = waker if is_followed or kind == "stopped" else None
+        culprit = waker if is_followed or kind == CauseKind.STOPPED else None
         is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
         lines = NO_LINES
-        if kind == "gil" and culprit is None:
+        if kind == CauseKind.GIL and culprit is None:
             # Its holder is not known: one of the threads that worked then.
             lines = self._samples.of_others(event.pid, event.tid, start, end)
         yield CauseInterval(
@@ -105,9 +106,9 @@ class OffCpuSplit:
         event = stall.event
         culprit = evidence.culprit_of(stall)
         is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
-        kind = "preemption" if is_preempted and culprit is not None else "run_queue"
+        kind = CauseKind.PREEMPTION if is_preempted and culprit is not None else CauseKind.RUN_QUEUE
         if self._quotas.is_throttled(stall):
-            kind, culprit = "cpu_quota", None
+            kind, culprit = CauseKind.CPU_QUOTA, None
         interval = CauseInterval(
             kind, end - start, culprit, evidence.of_run_queue(stall), start, end
         )
@@ -126,15 +127,20 @@ class OffCpuSplit:
                 forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
             if forked_ns > 0:
                 culprit = Culprit(other.pid, other.tid, other.comm)
-                return CauseInterval("fork", forked_ns, culprit, evidence.of_fork(fork))
+                return CauseInterval(CauseKind.FORK, forked_ns, culprit, evidence.of_fork(fork))
         return None
 
 
-def _place_of(event: Stall, around: str) -> str:
+def _place_of(event: Stall, around: rules.Place) -> rules.Place:
     # The innermost call decides where a stall was, if it waits for the device.
-    if around in (rules.FIRST_CALL, rules.CHURN, rules.LAUNCH, rules.FULL_QUEUE):
+    if around in (
+        rules.Place.FIRST_CALL,
+        rules.Place.CHURN,
+        rules.Place.LAUNCH,
+        rules.Place.FULL_QUEUE,
+    ):
         return around
     api = API_BY_NUMBER.get(event.call_api) if event.call_start_ktime_ns else None
-    if api is not None and (around == rules.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
+    if api is not None and (around == rules.Place.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
         return rules.place_of(api.family)
     return around

@@ -7,6 +7,7 @@ from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import COLLECTIVE, Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.state.code_lines import LineSums
 
 _T = TypeVar("_T")
@@ -38,7 +39,7 @@ def added_to(causes: Iterable[Cause], usual_ns: int) -> list[Added]:
     added: list[Added] = []
     for cause in sorted(causes, key=_order):
         usual_part_ns = 0
-        if rules.RULE_BY_KIND[cause.kind].fault == rules.NO_FAULT:
+        if rules.RULE_BY_KIND[cause.kind].fault == rules.FaultSide.NOBODY:
             usual_part_ns = min(left_ns, cause.time_ns)
             left_ns -= usual_part_ns
         added.append(Added(cause.time_ns - usual_part_ns, cause))
@@ -57,7 +58,7 @@ class CauseSums:
     def __init__(self, max_causes: int, max_evidence: int) -> None:
         self._max_causes = max_causes
         self._max_evidence = max_evidence
-        self._sums: dict[tuple[str, int, str], _Sum] = {}
+        self._sums: dict[tuple[CauseKind, int, str], _Sum] = {}
         self.left_out_ns = 0
 
     def add(self, causes: Iterable[Cause]) -> None:

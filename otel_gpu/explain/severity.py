@@ -9,22 +9,18 @@ and paging that belongs to it. A lack of a CPU, or a wait for a lock, does not b
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from otel_gpu.explain.chains import Cause, CauseKind, Effect
+from otel_gpu.explain.chains import Cause, Effect
+from otel_gpu.explain.kinds import CauseKind, EffectKind, Severity
 from otel_gpu.explain.rules import (
-    FAULT_OF_CULPRIT,
-    NO_FAULT,
     RULE_BY_KIND,
     WARM_UP_KINDS,
+    FaultSide,
     can_excuse,
 )
 from otel_gpu.explain.settings import Settings
 from otel_gpu.formatting.units import count_of, format_duration, format_share
 
-HIGH = "high"
-MEDIUM = "medium"
-LOW = "low"
-
-_NOBODYS: Mapping[str, str] = {
+_NOBODYS: Mapping[CauseKind | EffectKind, str] = {
     CauseKind.GPU_WAIT: "it waited for the device",
     CauseKind.GPU_BACKPRESSURE: "the device was behind",
     CauseKind.FIRST_CALL: "it is warm-up",
@@ -40,7 +36,7 @@ _OF_OUTSIDE = "no watched thread kept it waiting"
 class Judged(NamedTuple):
     """A severity, and its reason in words."""
 
-    severity: str
+    severity: Severity
     reason: str
 
 
@@ -52,7 +48,7 @@ def fault_ns(cause: Cause) -> int:
     as long as that lasts.
     """
     fault = RULE_BY_KIND[cause.kind].fault
-    if fault == NO_FAULT or (fault == FAULT_OF_CULPRIT and cause.culprit is None):
+    if fault == FaultSide.NOBODY or (fault == FaultSide.CULPRIT and cause.culprit is None):
         return 0
     return max(0, cause.time_ns - _excused_ns(cause))
 
@@ -89,7 +85,7 @@ def _fault_in_first_ns(cause: Cause) -> int:
 
 def explained_ns(effect: Effect, causes: Iterable[Cause]) -> int:
     """Return how much of an effect's excess has a cause at all."""
-    known = sum(cause.time_ns for cause in causes if cause.kind != "unexplained")
+    known = sum(cause.time_ns for cause in causes if cause.kind != CauseKind.UNEXPLAINED)
     return min(effect.excess_ns, known)
 
 
@@ -98,7 +94,7 @@ def judge(
     excess_ns: int,
     window_ns: int,
     settings: Settings,
-    leading: str = CauseKind.UNEXPLAINED,
+    leading: CauseKind | EffectKind = CauseKind.UNEXPLAINED,
     effects: int = 1,
 ) -> Judged:
     """
@@ -114,27 +110,43 @@ def judge(
     """
     nobodys = _NOBODYS.get(leading)
     if lost_to_host_ns <= 0:
-        return Judged(LOW, f"no fault of the host: {nobodys or _OF_OUTSIDE}")
+        return Judged(Severity.LOW, f"no fault of the host: {nobodys or _OF_OUTSIDE}")
     if nobodys and lost_to_host_ns < min(settings.medium_lost_ns, _LITTLE_SHARE * excess_ns):
         little = format_duration(lost_to_host_ns)
-        return Judged(LOW, f"no fault of the host, but for {little} of it: {nobodys}")
+        return Judged(Severity.LOW, f"no fault of the host, but for {little} of it: {nobodys}")
     lost = f"{format_duration(lost_to_host_ns)} lost to the host in {count_of(effects, 'effect')}"
     of_all = f" of {format_duration(excess_ns)} lost, less than "
     bounds = (
-        (settings.medium_lost_ns, LOW, f", less than {format_duration(settings.medium_lost_ns)}"),
-        (settings.medium_share * excess_ns, LOW, of_all + format_share(settings.medium_share)),
-        (settings.high_lost_ns, MEDIUM, f", less than {format_duration(settings.high_lost_ns)}"),
-        (settings.high_share * excess_ns, MEDIUM, of_all + format_share(settings.high_share)),
+        (
+            settings.medium_lost_ns,
+            Severity.LOW,
+            f", less than {format_duration(settings.medium_lost_ns)}",
+        ),
+        (
+            settings.medium_share * excess_ns,
+            Severity.LOW,
+            of_all + format_share(settings.medium_share),
+        ),
+        (
+            settings.high_lost_ns,
+            Severity.MEDIUM,
+            f", less than {format_duration(settings.high_lost_ns)}",
+        ),
+        (
+            settings.high_share * excess_ns,
+            Severity.MEDIUM,
+            of_all + format_share(settings.high_share),
+        ),
         (
             settings.high_window_share * window_ns,
-            MEDIUM,
+            Severity.MEDIUM,
             f", less than {format_share(settings.high_window_share)} of {format_duration(window_ns)}",
         ),
     )
     for bound_ns, severity, words in bounds:
         if lost_to_host_ns < bound_ns:
             return Judged(severity, lost + words)
-    return Judged(HIGH, lost)
+    return Judged(Severity.HIGH, lost)
 
 
 def judge_chronic(lost_ns: int, launching_ns: int, settings: Settings) -> Judged:
@@ -149,17 +161,21 @@ def judge_chronic(lost_ns: int, launching_ns: int, settings: Settings) -> Judged
     share = format_share(lost_ns / launching_ns if launching_ns else 0.0)
     lost = f"{share} of the time of the threads that feed the GPU"
     if lost_ns < settings.medium_lost_ns:
-        return Judged(LOW, f"{lost}, less than {format_duration(settings.medium_lost_ns)}")
+        return Judged(Severity.LOW, f"{lost}, less than {format_duration(settings.medium_lost_ns)}")
     if lost_ns < settings.high_lost_ns:
-        return Judged(MEDIUM, f"{lost}, less than {format_duration(settings.high_lost_ns)}")
+        return Judged(
+            Severity.MEDIUM, f"{lost}, less than {format_duration(settings.high_lost_ns)}"
+        )
     if lost_ns < settings.chronic_high_share * launching_ns:
-        return Judged(MEDIUM, f"{lost}, less than {format_share(settings.chronic_high_share)}")
-    return Judged(HIGH, lost)
+        return Judged(
+            Severity.MEDIUM, f"{lost}, less than {format_share(settings.chronic_high_share)}"
+        )
+    return Judged(Severity.HIGH, lost)
 
 
-def at_most(judged: Judged, most: str, kind: str) -> Judged:
+def at_most(judged: Judged, most: Severity, kind: CauseKind | EffectKind) -> Judged:
     """Return a severity limited to the worst that its kind of cause can be."""
-    if most == HIGH or judged.severity in (LOW, most):
+    if most == Severity.HIGH or judged.severity in (Severity.LOW, most):
         return judged
     own = _NOBODYS.get(kind, _OF_OUTSIDE)
     return Judged(most, f"no fault of the host: {own}, {judged.reason}")

@@ -18,13 +18,26 @@ from collections.abc import Sequence
 from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.timeline import EventTimeline
 
 # By what a thread was blocked on (enrich/waits/reasons.py).
-_BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped", "capture"})
+_BY_THREADS = frozenset(
+    {WaitReason.LOCK, WaitReason.GIL, WaitReason.CHILD_WAIT, WaitReason.STOPPED, WaitReason.CAPTURE}
+)
 # The process that thaws a cgroup need not be the one that froze it.
-_BY_DEVICES = frozenset({"sleep", "io", "network", "page_fault", "reclaim", "driver", "frozen"})
+_BY_DEVICES = frozenset(
+    {
+        WaitReason.SLEEP,
+        WaitReason.IO,
+        WaitReason.NETWORK,
+        WaitReason.PAGE_FAULT,
+        WaitReason.RECLAIM,
+        WaitReason.DRIVER,
+        WaitReason.FROZEN,
+    }
+)
 
 _LOCAL = frozenset({"pipe", "unix", "eventfd"})
 
@@ -51,7 +64,7 @@ class Wakers:
             return None
         if event.waker_pid != event.pid and (
             # The GIL is of one process; there, an interrupt is the only other way.
-            reason == "gil"
+            reason == WaitReason.GIL
             or not (
                 is_ended_by_threads(reason, stall.functions)
                 or self._timeline.are_related(event.pid, event.waker_pid)
@@ -67,7 +80,7 @@ def waker_of(time: ThreadTime) -> Culprit | None:
     who = wait.who
     if who is None or time.state == wire.STATE_RUN_QUEUE:
         return who
-    if time.reason in _BY_DEVICES or (time.reason == "gil" and who.pid != pid):
+    if time.reason in _BY_DEVICES or (time.reason == WaitReason.GIL and who.pid != pid):
         return None
     resource = wait.resource
     # Unwatched processes have no named threads, and no known relations.
@@ -76,7 +89,7 @@ def waker_of(time: ThreadTime) -> Culprit | None:
     return who if is_known or is_local or time.reason in _BY_THREADS else None
 
 
-def is_ended_by_threads(reason: str, functions: Sequence[str]) -> bool:
+def is_ended_by_threads(reason: WaitReason, functions: Sequence[str]) -> bool:
     """
     Return whether only threads can end a wait.
 

@@ -6,10 +6,11 @@ times are parts of its time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from otel_gpu.explain.rules import FAULT, FAULT_OF_CULPRIT, RULE_BY_KIND
+from otel_gpu.explain.kinds import SEVERITY_RANK
+from otel_gpu.explain.rules import RULE_BY_KIND, FaultSide
 from otel_gpu.report.document import (
     CallStack,
     Cause,
@@ -17,6 +18,7 @@ from otel_gpu.report.document import (
     Culprit,
     Document,
     Evidence,
+    EvidenceKind,
     Frame,
     Incident,
     Severity,
@@ -25,9 +27,8 @@ from otel_gpu.report.document import (
 from otel_gpu.report.wording.formats import describe_place
 
 # Where these were is said of the effect itself.
-_KINDS_OF_EFFECTS = frozenset({"call", "gap"})
+_KINDS_OF_EFFECTS = frozenset({EvidenceKind.CALL, EvidenceKind.GAP})
 _LEADING_SHARE = 0.5
-_RANK: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
 
 T = TypeVar("T")
 
@@ -160,12 +161,12 @@ def worst_effect(document: Document) -> Chain | None:
 def is_hosts_fault(kind: str) -> bool:
     """Whether somebody on the host is at fault for a kind of cause, and not the device."""
     rule = RULE_BY_KIND.get(kind)
-    return rule is not None and rule.fault in (FAULT, FAULT_OF_CULPRIT)
+    return rule is not None and rule.fault != FaultSide.NOBODY
 
 
-def rank_of(severity: str) -> int:
+def rank_of(severity: Severity) -> int:
     """How far a severity is from the worst; what is none is behind all."""
-    return _RANK.get(severity, len(_RANK))
+    return SEVERITY_RANK.get(severity, len(SEVERITY_RANK))
 
 
 def ranked_places(incident: Incident) -> list[tuple[Frame, int]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from otel_gpu.enrich.identity.identities import Culprit, ProcessKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
-from otel_gpu.report.document import CulpritTime
+from otel_gpu.report.document import CauseKind, CulpritTime, EffectKind
 
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
@@ -36,7 +36,7 @@ class ChainRows:
         # A call that hung is a chain again when it returns: only the difference is lost.
         call = (image, effect.tid, effect.start_unix_ns)
         lost_ns = effect.excess_ns - self._hung.pop(call, 0)
-        if effect.kind == "hung_call" and len(self._hung) < MAX_HUNG:
+        if effect.kind == EffectKind.HUNG_CALL and len(self._hung) < MAX_HUNG:
             self._hung[call] = effect.excess_ns
         return max(0, lost_ns)
 
@@ -60,7 +60,7 @@ class ChainRows:
         self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
 
     def _blame(self, image: ProcessKey, chain: Chain) -> None:
-        found: dict[tuple[Culprit, str], int] = {}
+        found: dict[tuple[Culprit, CauseKind], int] = {}
         _add_blames(found, chain.causes, frozenset())
         for (culprit, kind), time_ns in found.items():
             name = (image, culprit, kind)
@@ -75,9 +75,9 @@ class ChainRows:
 
 
 def _add_blames(
-    found: dict[tuple[Culprit, str], int],
+    found: dict[tuple[Culprit, CauseKind], int],
     causes: Iterable[Cause],
-    above: frozenset[tuple[Culprit, str]],
+    above: frozenset[tuple[Culprit, CauseKind]],
 ) -> None:
     """Add for how long who was waited for in an effect; what is a part of the same is in that."""
     for cause in causes:

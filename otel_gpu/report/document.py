@@ -17,20 +17,27 @@ from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,
     Cause,
-    CauseKind,
     Chain,
     Culprit,
     Effect,
-    EffectKind,
     Evidence,
     Failure,
     Incident,
-    Severity,
     TimeNode,
     Verdict,
     VerdictClass,
     Where,
     stack_of_cause,
+)
+from otel_gpu.explain.kinds import (
+    Bound,
+    CauseKind,
+    EffectKind,
+    EvidenceKind,
+    NodeKind,
+    Severity,
+    TimeClass,
+    TimeState,
 )
 from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.memory.types import DeviceMemory
@@ -51,6 +58,7 @@ __all__ = [
     "Advice",
     "ApiTotals",
     "Balance",
+    "Bound",
     "CallStack",
     "Cause",
     "CauseKind",
@@ -67,11 +75,13 @@ __all__ = [
     "EffectKind",
     "EventTime",
     "Evidence",
+    "EvidenceKind",
     "Failure",
     "Frame",
     "Incident",
     "Line",
     "Load",
+    "NodeKind",
     "OffCpu",
     "ProcessKey",
     "ProcessReport",
@@ -81,7 +91,9 @@ __all__ = [
     "ThreadState",
     "Throttled",
     "TimeBucket",
+    "TimeClass",
     "TimeNode",
+    "TimeState",
     "VerdictClass",
     "WaitReason",
     "Where",
@@ -94,7 +106,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 2
-UNKNOWN = "unknown"
 
 OTHER_PROCESSES_PID = 0
 """Of what stands for many processes; no process has it."""
@@ -131,7 +142,7 @@ class ProcessReport(NamedTuple):
     """
     One program under one pid, and what bounds it.
 
-    ``verdict`` is ``unknown``, and its figures are empty, where no time of its threads was
+    ``verdict`` is ``UNKNOWN``, and its figures are empty, where no time of its threads was
     accounted for. ``places`` are its attributes that say where it runs: container and pod.
     ``time_tree`` is where all the time of its threads that feed a GPU went; None: it has none.
     ``lines`` is where the work was that the verdict is due to: its own, or that of whom it waited for.
@@ -142,9 +153,9 @@ class ProcessReport(NamedTuple):
     command: str
     start_unix_ns: int
     places: Mapping[str, str]
-    verdict: str
-    verdict_shares: Mapping[str, float]
-    budget_ns: Mapping[str, int]
+    verdict: Bound
+    verdict_shares: Mapping[TimeClass, float]
+    budget_ns: Mapping[TimeState, int]
     time_tree: TimeNode | None = None
     lines: CodeLines = NO_LINES
     verdict_bounds: tuple[VerdictClass, ...] = ()
@@ -217,7 +228,7 @@ class CulpritTime(NamedTuple):
 
     process: Program
     culprit: Culprit
-    kind: str
+    kind: CauseKind
     time_ns: int
     effects: int
 
@@ -387,7 +398,7 @@ def processes_of(
                 for name, value in image.attributes.items()
                 if name.startswith(("container.", "k8s."))
             },
-            verdict.verdict if verdict else UNKNOWN,
+            verdict.verdict if verdict else Bound.UNKNOWN,
             verdict.shares if verdict else {},
             verdict.budget_ns if verdict else {},
             with_names(tree, names) if tree and names else tree,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.report.document import CauseKind, TimeNode, VerdictClass
+from otel_gpu.report.document import CauseKind, NodeKind, TimeNode, TimeState, VerdictClass
 from otel_gpu.report.wording.formats import (
     count_of,
     describe_resource,
@@ -14,8 +14,7 @@ from otel_gpu.report.wording.formats import (
 from otel_gpu.report.wording.phrases import OTHER, PHRASES, STATES, WORK, tone_of
 from otel_gpu.report.wording.sentences import Name, Part, Sentence, in_line
 
-IDLE, SMALLER, UNKNOWN, LINE = "idle", "other", "unknown", "line"
-_WORK = frozenset({"host", CauseKind.HOST_WORK})
+_WORK = frozenset({TimeState.HOST, CauseKind.HOST_WORK})
 _HAS_CPU = frozenset({CauseKind.RUN_QUEUE})
 _LEAST_SHARE = 0.005
 
@@ -48,15 +47,15 @@ def time_rows(tree: TimeNode | None, *, least_share: float = _LEAST_SHARE) -> It
 def say_bound(bound: VerdictClass) -> Sentence:
     """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
     said: list[Part] = []
-    above = TimeNode("all", 0, 1.0)
+    above = TimeNode(NodeKind.ALL, 0, 1.0)
     for depth, node in enumerate(bound.path):
         # Of work, a line is said only if it is a node of the path: else none has most of it.
-        is_line = node.state == LINE or (node.state in _WORK and node.samples)
+        is_line = node.state == NodeKind.LINE or (node.state in _WORK and node.samples)
         part = _say(node, above, depth) if depth else ()
         place = () if is_line or node.where == above.where else _say_where(node)
         said += [", ", *part] if said and part else part
         said += place if said else ["in ", *place[1:]] if place else ()
-        if 2 * node.time_ns < bound.path[0].time_ns and node.state != LINE:
+        if 2 * node.time_ns < bound.path[0].time_ns and node.state != NodeKind.LINE:
             said.append(f" for {format_share(node.time_ns / bound.path[0].time_ns)} of it")
         above = node
     return tuple(said)
@@ -87,15 +86,15 @@ def _rows(
             continue
         of = state or node.state
         tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
-        lines = [child for child in node.children if child.state == LINE]
-        tone = WORK if node.state == LINE else tone
+        lines = [child for child in node.children if child.state == NodeKind.LINE]
+        tone = WORK if node.state == NodeKind.LINE else tone
         said = _say(node, parent, depth)
         # Several have rows of their own.
         is_listed = with_lines and len(node.children) > 1
         if lines:
             counted = (f": {count_of(node.samples, 'sample')}",)
             said = (*said, *(counted if is_listed else (", ", *_say_line(lines[0], node))))
-        elif node.state != LINE and node.where != parent.where:
+        elif node.state != NodeKind.LINE and node.where != parent.where:
             # A place is said once, where it is known best.
             said = (*said, *_say_where(node))
         yield TimeRow(node, depth, tone, said)
@@ -104,7 +103,7 @@ def _rows(
 
 
 def _say(node: TimeNode, parent: TimeNode, depth: int) -> Sentence:
-    if node.state == LINE:
+    if node.state == NodeKind.LINE:
         return _say_line(node, parent)
     return (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
 
@@ -115,7 +114,7 @@ def _say_state(node: TimeNode, _: TimeNode) -> Sentence:
 
 def _say_who(node: TimeNode, parent: TimeNode) -> Sentence:
     """Say who or what it was that the thread waited for."""
-    if node.state in (SMALLER, UNKNOWN):
+    if node.state in (NodeKind.OTHER, NodeKind.UNKNOWN):
         return _say_note(node)
     said: list[Part] = []
     if node.who is not None:
@@ -136,7 +135,7 @@ def _say_who(node: TimeNode, parent: TimeNode) -> Sentence:
 def _nobody(node: TimeNode, parent: TimeNode) -> Part:
     if node.state in _HAS_CPU:
         return "no other thread had the CPU"
-    if parent.state == IDLE:
+    if parent.state == TimeState.IDLE:
         return "for input from outside of what is watched"
     if node.state in (CauseKind.IPC, CauseKind.LOCK, CauseKind.GIL):
         return "for whom is not known"
@@ -144,7 +143,7 @@ def _nobody(node: TimeNode, parent: TimeNode) -> Part:
 
 
 def _say_what_it_did(node: TimeNode, parent: TimeNode) -> Sentence:
-    if node.state in (SMALLER, UNKNOWN):
+    if node.state in (NodeKind.OTHER, NodeKind.UNKNOWN):
         return _say_note(node)
     phrase = PHRASES.get(node.state)
     which = phrase.which.rpartition("|")[2] if phrase else node.state
@@ -157,7 +156,7 @@ def _say_what_it_did(node: TimeNode, parent: TimeNode) -> Sentence:
 
 
 def _say_note(node: TimeNode) -> Sentence:
-    word = "not known" if node.state == UNKNOWN else "others"
+    word = "not known" if node.state == NodeKind.UNKNOWN else "others"
     return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
 
 

@@ -6,22 +6,23 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.chains import Cause, Effect
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.rules import REPEATED_KINDS
 from otel_gpu.limits.recent import Fifo
 
 _NS_PER_S = 1_000_000_000
 _MAX_SECONDS = 64
 # Causes that effects know more exactly than time accounting, by its own kind.
-_BETTER: Mapping[str, frozenset[str]] = {
-    "run_queue": frozenset({"cpu_quota"}),
-    "host_work": frozenset({"fork"}),
-    "mmap_lock": frozenset({"fork"}),
-    "page_fault": frozenset({"fork"}),
+_BETTER: Mapping[CauseKind, frozenset[CauseKind]] = {
+    CauseKind.RUN_QUEUE: frozenset({CauseKind.CPU_QUOTA}),
+    CauseKind.HOST_WORK: frozenset({CauseKind.FORK}),
+    CauseKind.MMAP_LOCK: frozenset({CauseKind.FORK}),
+    CauseKind.PAGE_FAULT: frozenset({CauseKind.FORK}),
 }
 
 
 # Time accounting has one kind for a CPU that was taken away and one that was not free.
-_SAME: Mapping[str, str] = {"run_queue": "preemption"}
+_SAME: Mapping[CauseKind, CauseKind] = {CauseKind.RUN_QUEUE: CauseKind.PREEMPTION}
 
 
 class AttributedTime(NamedTuple):
@@ -35,7 +36,7 @@ class AttributedTime(NamedTuple):
         return AttributedTime(self.time_ns + time_ns, self.effects + effects)
 
 
-_ByCause = dict[tuple[str, int], AttributedTime]
+_ByCause = dict[tuple[CauseKind, int], AttributedTime]
 """By kind, and the pid of the culprit."""
 _NOTHING = AttributedTime()
 
@@ -59,7 +60,9 @@ class AttributedTimes:
         if len(seconds) > _MAX_SECONDS:
             del seconds[min(seconds)]
 
-    def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], AttributedTime]:
+    def take(
+        self, process: Program, unix_ns: int
+    ) -> Mapping[tuple[CauseKind, int], AttributedTime]:
         """Return and remove what effects of a program attributed that ended before ``unix_ns``."""
         seconds = self._attributed.get(key_of(process), {})
         taken: _ByCause = {}
@@ -72,7 +75,7 @@ class AttributedTimes:
 
 
 def attributed_of(
-    chronic: Chronic, attributed: Mapping[tuple[str, int], AttributedTime]
+    chronic: Chronic, attributed: Mapping[tuple[CauseKind, int], AttributedTime]
 ) -> tuple[AttributedTime, int]:
     """
     Return how much time of a chronic cause the effects already report, in nanoseconds.

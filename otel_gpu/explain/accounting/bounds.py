@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from otel_gpu.enrich.identity.identities import Who, key_of
 from otel_gpu.explain.accounting.time_states import state_of_kind
-from otel_gpu.explain.accounting.time_tree import UNKNOWN
-from otel_gpu.explain.accounting.verdicts import CLASS_BY_STATE, STARVED
-from otel_gpu.explain.chains import Cause, CauseKind, Incident, TimeNode, Verdict
+from otel_gpu.explain.accounting.verdicts import CLASS_BY_STATE
+from otel_gpu.explain.chains import Cause, Incident, TimeNode, Verdict
+from otel_gpu.explain.kinds import CauseKind, NodeKind, TimeClass, TimeState
 
 # Time accounting names no one for these, and effects can: only they know a quota.
-_STATES: Mapping[str, str] = {
-    CauseKind.PREEMPTION: "run_queue",
-    CauseKind.CPU_QUOTA: "run_queue",
+_STATES: Mapping[CauseKind, TimeState] = {
+    CauseKind.PREEMPTION: TimeState.RUN_QUEUE,
+    CauseKind.CPU_QUOTA: TimeState.RUN_QUEUE,
 }
-_PHRASED: Mapping[str, str] = {CauseKind.PREEMPTION: CauseKind.RUN_QUEUE}
+_PHRASED: Mapping[CauseKind, CauseKind] = {CauseKind.PREEMPTION: CauseKind.RUN_QUEUE}
 
 
 def with_bounds(verdict: Verdict, incidents: Iterable[Incident] = ()) -> Verdict:
@@ -45,7 +45,7 @@ def with_bounds(verdict: Verdict, incidents: Iterable[Incident] = ()) -> Verdict
     )
 
 
-def _path(tree: TimeNode, name: str, causes: Iterable[Cause]) -> Iterator[TimeNode]:
+def _path(tree: TimeNode, name: TimeClass, causes: Iterable[Cause]) -> Iterator[TimeNode]:
     branches = [node for node in tree.children if CLASS_BY_STATE.get(node.state) == name]
     if not branches:
         return
@@ -54,7 +54,7 @@ def _path(tree: TimeNode, name: str, causes: Iterable[Cause]) -> Iterator[TimeNo
     if not any(node.who or node.resource for node in found):
         alike = [cause for cause in causes if _state_of(cause.kind) == branch.state]
         found = [branch, *(_of_effects(branch, alike) or found[1:])]
-    if name == STARVED and len(found) == 1:
+    if name == TimeClass.STARVED and len(found) == 1:
         # Many processes had the CPU for a while: name the one that had it longest.
         hogs = (node for node in branch.children if node.who)
         found += sorted(hogs, key=lambda node: -node.time_ns)[:1]
@@ -63,14 +63,18 @@ def _path(tree: TimeNode, name: str, causes: Iterable[Cause]) -> Iterator[TimeNo
 
 def _dominant_below(parent: TimeNode, least_ns: int) -> Iterator[TimeNode]:
     largest = max(parent.children, key=lambda node: node.time_ns, default=None)
-    if largest is not None and 2 * largest.time_ns >= least_ns and largest.state != UNKNOWN:
+    if (
+        largest is not None
+        and 2 * largest.time_ns >= least_ns
+        and largest.state != NodeKind.UNKNOWN
+    ):
         yield largest
         yield from _dominant_below(largest, least_ns)
 
 
 def _of_effects(branch: TimeNode, causes: Iterable[Cause]) -> list[TimeNode]:
     # Nodes that the causes of effects make, if one culprit or quota dominates.
-    sums: dict[tuple[str, int], list[Cause]] = {}
+    sums: dict[tuple[CauseKind, int], list[Cause]] = {}
     for cause in causes:
         culprit_pid = cause.culprit.pid if cause.culprit else 0
         kind = _PHRASED.get(cause.kind, cause.kind)
@@ -93,5 +97,5 @@ def _of_effects(branch: TimeNode, causes: Iterable[Cause]) -> list[TimeNode]:
     return found
 
 
-def _state_of(kind: str) -> str:
+def _state_of(kind: CauseKind) -> TimeState:
     return _STATES.get(kind) or state_of_kind(kind)

@@ -13,29 +13,29 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import state_of_kind
-from otel_gpu.explain.accounting.time_tree import HOST, HOST_WORK, IDLE, LAUNCHING
-from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
+from otel_gpu.explain.accounting.time_tree import LAUNCHING
+from otel_gpu.explain.chains import Cause, Culprit, Evidence, NodeState, TimeNode
 from otel_gpu.explain.code_locations import CodeLocations, Worker
-from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind, TimeState
+from otel_gpu.explain.rules import RULE_BY_KIND, FaultSide
 from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
 from otel_gpu.state.thread_names import ThreadNames
 
-OWN = frozenset({HOST_WORK, "sleep"})
+OWN = frozenset({CauseKind.HOST_WORK, CauseKind.SLEEP})
 """
 What a thread does itself while nothing keeps it waiting: time is lost, and not by the host's fault.
 """
 NOBODY = 0
 """Stands for the pid of a culprit that is not known."""
 
-_NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
+_NOT_LOST = frozenset({TimeState.GPU_WAIT, TimeState.API, TimeState.IDLE})
 # The culprit of these in a chain is the thread that was waited for. At the end of a chain there is
 # none.
-_WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
-# What an unwatched process waits for is not known.
-_UNEXPLAINED = "unexplained"
+_WAITS = frozenset({CauseKind.RUN_QUEUE, CauseKind.LOCK, CauseKind.GIL, CauseKind.IPC})
 
-_Name = tuple[str, int]
+
+_Name = tuple[CauseKind, int]
 """Kind of a cause, and the pid of its culprit. Causes are summed by it."""
 
 
@@ -77,17 +77,17 @@ class AccountCauses:
             tree: With all its nodes.
             least_ns: Kinds whose causes take less time together are left out.
         """
-        found: list[tuple[str, TimeNode, str]] = []
-        together_ns: Counter[str] = Counter()
+        found: list[tuple[CauseKind, TimeNode, NodeState]] = []
+        together_ns: Counter[CauseKind] = Counter()
         for branch in tree.children:
             if branch.state in _NOT_LOST:
                 continue
             for node in branch.children or (branch,):
-                kind = HOST_WORK if node.state == HOST else node.state
-                rule = RULE_BY_KIND.get(kind)
-                if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
-                    found.append((kind, node, branch.state))
-                    together_ns[kind] += node.time_ns
+                is_work = node.state == TimeState.HOST
+                rule = RULE_BY_KIND.get(CauseKind.HOST_WORK if is_work else node.state)
+                if rule is not None and (rule.fault != FaultSide.NOBODY or rule.kind in OWN):
+                    found.append((rule.kind, node, branch.state))
+                    together_ns[rule.kind] += node.time_ns
         for kind, node, state in found:
             if together_ns[kind] >= least_ns:
                 yield self._cause(kind, node, state)
@@ -108,7 +108,7 @@ class AccountCauses:
         )
         return cause._replace(via=via, lines=self._lines([(name,) for name in names]))
 
-    def _cause(self, kind: str, node: TimeNode, state: str) -> Cause:
+    def _cause(self, kind: CauseKind, node: TimeNode, state: NodeState) -> Cause:
         culprit = self._culprit_of(node)
         by = culprit.pid if culprit else NOBODY
         evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
@@ -117,15 +117,16 @@ class AccountCauses:
         self._note(cause)
         for one in via:
             # Which process had the CPU that it waited for is not known here.
-            if one.kind == HOST_WORK:
+            if one.kind == CauseKind.HOST_WORK:
                 self._note(cause, one)
         return cause
 
     def _via(self, node: TimeNode) -> Cause:
         # A sum of many small nodes has no kind of its own.
-        kind = node.state if node.state in RULE_BY_KIND else _UNEXPLAINED
+        rule = RULE_BY_KIND.get(node.state)
+        kind = rule.kind if rule else CauseKind.UNEXPLAINED
         end = self._culprit_of(node)
-        culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
+        culprit = None if kind in _WAITS or kind == CauseKind.UNEXPLAINED else end
         state = state_of_kind(kind)
         evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
         return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
@@ -140,11 +141,11 @@ class AccountCauses:
         # The thread that worked, or had the CPU, for the last of these causes. No culprit: the
         # process itself.
         kind, who = causes[-1].kind, causes[-1].culprit
-        if kind == HOST_WORK:
+        if kind == CauseKind.HOST_WORK:
             worker = (
                 (who.pid, who.tid or None, AT_WORK) if who else (self._process.pid, None, LAUNCHING)
             )
-        elif kind == "run_queue" and who is not None:
+        elif kind == CauseKind.RUN_QUEUE and who is not None:
             # One process is one hog; none of its threads is named.
             worker = (who.pid, who.tid or None, EVERYWHERE)
         else:
@@ -167,7 +168,7 @@ class AccountCauses:
     def _evidence(
         self,
         pid: int,
-        state: str,
+        state: NodeState,
         time_ns: int,
         by: int,
         culprit: Culprit | None,
@@ -177,7 +178,7 @@ class AccountCauses:
         seen = found.find(pid, state, time_ns, by, tid) if found else None
         name = f"account-{pid}-{tid}-{state}-{by}-{self._window[0]}"
         stack = seen.stack if seen else None
-        return (Evidence(name, "account", *self._window, culprit, stack=stack),)
+        return (Evidence(name, EvidenceKind.ACCOUNT, *self._window, culprit, stack=stack),)
 
 
 def _name_of(cause: Cause) -> _Name:

@@ -36,13 +36,14 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.causes import NOBODY, OWN, AccountCauses
 from otel_gpu.explain.accounting.time_states import state_of
-from otel_gpu.explain.accounting.time_tree import IDLE, Resources, grow, knows_waits, resources_of
-from otel_gpu.explain.accounting.verdicts import GPU, find_verdict
+from otel_gpu.explain.accounting.time_tree import Resources, grow, knows_waits, resources_of
+from otel_gpu.explain.accounting.verdicts import find_verdict
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.code_locations import CodeLocations
+from otel_gpu.explain.kinds import CauseKind, Severity, TimeClass, TimeState
 from otel_gpu.explain.ranking import CauseSums, clear_resource, rank
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
+from otel_gpu.explain.severity import fault_ns
 from otel_gpu.state.capture_state import CaptureState, Figures, Mark
 from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.probe_table import API_BY_NUMBER
@@ -51,7 +52,7 @@ _NS_PER_S = 1_000_000_000
 _MAX_CAUSES = 256
 _MAX_GONE = 256
 _MAJORITY = 0.5
-_DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
+_DRIVERS = frozenset({TimeState.IO, TimeState.IPC, TimeState.SLEEP, TimeState.OTHER})
 
 
 class Chronic(NamedTuple):
@@ -71,7 +72,7 @@ class Chronic(NamedTuple):
     lost_ns: int
     least_ns: int
     launching_ns: int
-    most: str
+    most: Severity
     pids: frozenset[int]
 
     @property
@@ -149,8 +150,8 @@ def find_chronic(
     if launching_ns < settings.minimum_budget_ns:
         return
     start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
-    idle_share = verdict.shares[IDLE]
-    is_gpu_bound = verdict.shares[GPU] > _MAJORITY * (1 - idle_share)
+    idle_share = verdict.shares[TimeClass.IDLE]
+    is_gpu_bound = verdict.shares[TimeClass.GPU] > _MAJORITY * (1 - idle_share)
     times = [
         time
         for time in _after_warm_up(figures)
@@ -176,10 +177,10 @@ def find_chronic(
     found = large + [one for one in _together(small, settings) if one.time_ns >= least_ns]
     is_kept = any(one.cause.kind not in OWN for one in found)
     for cause, lost_ns, pids in found:
-        most = HIGH
+        most = Severity.HIGH
         if cause.kind in OWN:
             is_most = lost_ns >= settings.high_share * launching_ns
-            most = MEDIUM if is_most and not is_kept else LOW
+            most = Severity.MEDIUM if is_most and not is_kept else Severity.LOW
         yield Chronic(
             figures.process,
             start_unix_ns,
@@ -205,7 +206,7 @@ def _pids_of(cause: Cause) -> frozenset[int]:
 
 def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
     # One for all of a kind: thirty workers that are each waited for a little.
-    kinds: dict[str, list[_Lost]] = {}
+    kinds: dict[CauseKind, list[_Lost]] = {}
     for one in lost:
         kinds.setdefault(one.cause.kind, []).append(one)
     for kind, alike in kinds.items():
@@ -213,7 +214,7 @@ def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
         time_ns = sum(one.cause.time_ns for one in alike)
         # Workers do the same work. Of many processes that had the CPU, one does not stand for the
         # others.
-        is_named = kind != "run_queue" or longest.time_ns >= _MAJORITY * time_ns
+        is_named = kind != CauseKind.RUN_QUEUE or longest.time_ns >= _MAJORITY * time_ns
         via = CauseSums(_MAX_CAUSES, settings.max_evidence)
         for one in alike:
             via.add(one.cause.via)
@@ -234,7 +235,7 @@ def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool
         # In a gap, it is the call before the gap.
         api = API_BY_NUMBER.get(time.wait.api)
         is_device_done = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
-        return is_device_done and time.state != wire.STATE_ON_CPU and state != "sleep"
+        return is_device_done and time.state != wire.STATE_ON_CPU and state != TimeState.SLEEP
     if is_idle and time.state == wire.STATE_ON_CPU:
         return False
     return not (time.context == wire.CONTEXT_CALL and state in _DRIVERS)

@@ -31,24 +31,19 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import kind_of, kind_of_end, state_of, state_of_kind
-from otel_gpu.explain.chains import TimeNode, Where
+from otel_gpu.explain.chains import NodeState, TimeNode, Where
 from otel_gpu.explain.code_locations import LAUNCHING as LAUNCHING  # noqa: PLC0414 -- of the tree, too
 from otel_gpu.explain.code_locations import CodeLocations
+from otel_gpu.explain.kinds import CauseKind, NodeKind, TimeState
 from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.cpu_samples import AT_WORK
-
-IDLE = "idle"
-OTHER = "other"
-UNKNOWN = "unknown"
-HOST = "host"
-HOST_WORK = "host_work"
-LINE = "line"
 
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
 NOT_FOLLOWED = "What it did meanwhile was not seen."
@@ -62,23 +57,28 @@ _LEAST_SHARE = 0.002
 _FEW = 2
 # States in which something keeps a thread from going on.
 _HINDERED = frozenset(
-    {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "stopped", "other"}
+    {TimeState.RUN_QUEUE, TimeState.LOCK, TimeState.GIL, TimeState.IO, TimeState.IPC, TimeState.SLEEP, TimeState.PAGING, TimeState.STOPPED, TimeState.OTHER}
 )  # fmt: skip
 # States whose culprit matters, so an unknown one is reported.
-_BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
+_BY_SOMEBODY = frozenset({TimeState.RUN_QUEUE, TimeState.LOCK, TimeState.GIL, TimeState.IPC})
+# What a wait is that has not ended, where its state says it.
+_OPEN: Mapping[TimeState, CauseKind] = {
+    TimeState.IO: CauseKind.IO,
+    TimeState.SLEEP: CauseKind.SLEEP,
+}
 _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
-Resources = Mapping[tuple[int, str], Resource]
+Resources = Mapping[tuple[int, WaitReason], Resource]
 """What the threads of a process mostly wait for, by its pid and the reason of the wait."""
 
 
 class _Leaf(NamedTuple):
-    state: str
-    kind: str
+    state: TimeState
+    kind: CauseKind | NodeKind
     who: Culprit | None = None
     resource: Resource | None = None
     end: Culprit | None = None
-    end_kind: str = ""
+    end_kind: CauseKind | NodeKind | None = None
     end_resource: Resource | None = None
     note: str = ""
     end_note: str = ""
@@ -101,7 +101,7 @@ def grow(
         most: The most children of a node, others are summed up; None: no limit.
     """
     times = tuple(times)
-    passed_ns: dict[str, int] = {}
+    passed_ns: dict[TimeState, int] = {}
     for time in times:
         state = state_of(time.state, time.context, time.reason)
         if state is not None and time.time_ns > 0:
@@ -113,9 +113,9 @@ def grow(
     if knows_waits(times):
         leaves = _leaves(times, passed_ns, resources or {})
     for leaf, time_ns in leaves.items():
-        if leaf.state == IDLE:
-            passed_ns[IDLE] = passed_ns.get(IDLE, 0) + time_ns
-            passed_ns["ipc"] -= time_ns
+        if leaf.state == TimeState.IDLE:
+            passed_ns[TimeState.IDLE] = passed_ns.get(TimeState.IDLE, 0) + time_ns
+            passed_ns[TimeState.IPC] -= time_ns
     whereabouts = ThreadLocations(places, times) if places else None
     grower = _Grower(times[0].process.pid, total_ns, whereabouts, most)
     children = [
@@ -123,7 +123,7 @@ def grow(
         for state, time_ns in passed_ns.items()
         if time_ns > 0
     ]
-    return TimeNode("all", total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
+    return TimeNode(NodeKind.ALL, total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
 
 
 def knows_waits(times: Iterable[ThreadTime]) -> bool:
@@ -136,7 +136,7 @@ def knows_waits(times: Iterable[ThreadTime]) -> bool:
 
 def resources_of(figures: Iterable[Figures]) -> Resources:
     """Return what the threads of each process mostly wait for, launching or not."""
-    waits: dict[tuple[int, str], list[tuple[Resource | None, int]]] = {}
+    waits: dict[tuple[int, WaitReason], list[tuple[Resource | None, int]]] = {}
     for one in figures:
         for time in one.times:
             if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
@@ -147,13 +147,15 @@ def resources_of(figures: Iterable[Figures]) -> Resources:
 
 
 def _leaves(
-    times: Iterable[ThreadTime], passed_ns: Mapping[str, int], resources: Resources
+    times: Iterable[ThreadTime], passed_ns: Mapping[TimeState, int], resources: Resources
 ) -> dict[_Leaf, int]:
     # What each state consists of, scaled to the time that passed in it.
-    ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
+    ended: dict[TimeState, dict[_Leaf, int]] = {
+        state: {} for state in passed_ns if state in _HINDERED
+    }
     rows = [(state_of(time.state, time.context, time.reason), time) for time in _ranked(times)]
     # Whether any watched process ever sent it anything.
-    is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
+    is_fed = any(state == TimeState.IPC and _is_watched(time.wait.who) for state, time in rows)
     # One thread can have several names.
     names: dict[tuple[int, int], Culprit] = {}
     for state, time in rows:
@@ -168,11 +170,15 @@ def _leaves(
         open_ns = passed_ns[state] - sum(scaled.values())
         if open_ns and state in _BY_SOMEBODY:
             # A process that never got data from a watched one waits for input from outside.
-            is_idle = state == "ipc" and not is_fed
-            leaf = _Leaf(IDLE, "ipc") if is_idle else _Leaf(state, UNKNOWN, note=NOT_ENDED)
+            is_idle = state == TimeState.IPC and not is_fed
+            leaf = (
+                _Leaf(TimeState.IDLE, CauseKind.IPC)
+                if is_idle
+                else _Leaf(state, NodeKind.UNKNOWN, note=NOT_ENDED)
+            )
             scaled[leaf] = scaled.get(leaf, 0) + open_ns
         elif open_ns and scaled:
-            leaf = _Leaf(state, state if state in ("io", "sleep") else UNKNOWN)
+            leaf = _Leaf(state, _OPEN.get(state, NodeKind.UNKNOWN))
             scaled[leaf] = scaled.get(leaf, 0) + open_ns
         leaves |= scaled
     return leaves
@@ -192,7 +198,7 @@ def _by_ended(time: ThreadTime) -> int:
 
 
 def _leaf_of(
-    state: str,
+    state: TimeState,
     time: ThreadTime,
     names: dict[tuple[int, int], Culprit],
     resources: Resources,
@@ -206,29 +212,30 @@ def _leaf_of(
     )
     kind = kind_of(time)
     if _is_input(time, who, is_fed=is_fed):
-        return _Leaf(IDLE, kind, who, wait.resource)
-    note = NO_REASON if kind == UNKNOWN else ""
-    if state in ("run_queue", "stopped"):
+        return _Leaf(TimeState.IDLE, kind, who, wait.resource)
+    note = NO_REASON if kind == NodeKind.UNKNOWN else ""
+    if state in (TimeState.RUN_QUEUE, TimeState.STOPPED):
         # An earlier wait, or the process that resumed it, does not matter.
         return _Leaf(state, kind, who)
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if not _is_watched(who):
         return leaf
-    resource, note, end_kind = None, "", kind_of_end(wait)
+    resource, note = None, ""
+    end_kind: CauseKind | NodeKind = kind_of_end(wait)
     if wait.end_state == wire.STATE_BLOCKED:
         resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
-        if end_kind == "ipc" and resource and resource.is_network:
-            end_kind = "network"
-    if end_kind == "unexplained":
+        if end_kind == CauseKind.IPC and resource and resource.is_network:
+            end_kind = CauseKind.NETWORK
+    if end_kind == CauseKind.UNEXPLAINED:
         note = NO_REASON if wait.end_state == wire.STATE_BLOCKED else NOT_FOLLOWED
-        end_kind = UNKNOWN
+        end_kind = NodeKind.UNKNOWN
     return leaf._replace(end=end or who, end_kind=end_kind, end_resource=resource, end_note=note)
 
 
 def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
     # A wait for input from outside, with no answer due.
     resource = time.wait.resource
-    if time.context != wire.CONTEXT_GAP or time.reason != "ipc" or _is_watched(who):
+    if time.context != wire.CONTEXT_GAP or time.reason != WaitReason.IPC or _is_watched(who):
         return False
     if resource is not None and resource.peers:
         return False
@@ -237,9 +244,9 @@ def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
     return who is not None or is_of_clients or not is_fed
 
 
-def _complete(found: dict[_Leaf, int], kind: str) -> None:
+def _complete(found: dict[_Leaf, int], kind: CauseKind) -> None:
     # Waits that a timer ended were for the only process that the others were for.
-    alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != IDLE]
+    alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != TimeState.IDLE]
     known = {leaf: found[leaf] for leaf in alike if leaf.who is not None}
     nobodys = [leaf for leaf in alike if leaf.who is None]
     if nobodys and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
@@ -247,9 +254,9 @@ def _complete(found: dict[_Leaf, int], kind: str) -> None:
         found |= spread(known, total_ns)
 
 
-def _as_before(reason: str) -> str:
+def _as_before(reason: WaitReason) -> WaitReason:
     # Only a thread's own waits for data state what they were about.
-    return "ipc" if reason == "network" else reason
+    return WaitReason.IPC if reason == WaitReason.NETWORK else reason
 
 
 def _is_watched(who: Culprit | None) -> bool:
@@ -266,9 +273,11 @@ class _Grower:
         self._whereabouts = whereabouts
         self._most = most
 
-    def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> TimeNode:
+    def branch(self, state: TimeState, time_ns: int, leaves: Mapping[_Leaf, int]) -> TimeNode:
         """Return the node of a state."""
-        groups: dict[tuple[str, Culprit | None, Resource | None], dict[_Leaf, int]] = {}
+        groups: dict[
+            tuple[CauseKind | NodeKind, Culprit | None, Resource | None], dict[_Leaf, int]
+        ] = {}
         for leaf, part_ns in leaves.items():
             groups.setdefault((leaf.kind, leaf.who, leaf.resource), {})[leaf] = part_ns
         children = [self._of_who(state, group) for group in groups.values()]
@@ -276,12 +285,12 @@ class _Grower:
             (only,) = children
             if not (only.who or only.resource or only.children) and only.state == state:
                 children = []
-        place = "ipc" if state == IDLE else state
+        place = TimeState.IPC if state == TimeState.IDLE else state
         return self._node(state, time_ns, self._pid, place, children=self._fold(children))
 
-    def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> TimeNode:
+    def _of_who(self, state: TimeState, leaves: Mapping[_Leaf, int]) -> TimeNode:
         first = next(iter(leaves))
-        ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
+        ends: dict[tuple[Culprit, CauseKind | NodeKind, Resource | None, str], int] = {}
         for leaf, time_ns in leaves.items():
             if leaf.end is not None and leaf.end_kind:
                 key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.end_note)
@@ -303,7 +312,7 @@ class _Grower:
             first.kind,
             sum(leaves.values()),
             self._pid,
-            "ipc" if state == IDLE else state,
+            TimeState.IPC if state == TimeState.IDLE else state,
             who=Who(*first.who) if first.who else None,
             by=first.who.pid if first.who else 0,
             resource=first.resource,
@@ -313,10 +322,10 @@ class _Grower:
 
     def _node(
         self,
-        state: str,
+        state: NodeState,
         time_ns: int,
         pid: int,
-        place: str,
+        place: TimeState,
         *,
         by: int = 0,
         tid: int = 0,
@@ -331,7 +340,7 @@ class _Grower:
         if self._whereabouts is None:
             return node
         lines = NO_LINES
-        if state in (HOST, HOST_WORK):
+        if state in (TimeState.HOST, CauseKind.HOST_WORK):
             contexts = AT_WORK if who else LAUNCHING
             lines = self._whereabouts.places.lines(pid, who.tid if who else None, contexts)
         if lines.first is not None and lines.weight_ns > 0:
@@ -342,7 +351,7 @@ class _Grower:
         seen = self._whereabouts.find(pid, place, time_ns, by, tid)
         frame = seen.stack.place if seen else None
         where = Where(frame.function, frame.file, frame.line) if frame else None
-        is_work = place == HOST
+        is_work = place == TimeState.HOST
         return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
 
     def _divide(self, time_ns: int, lines: CodeLines) -> Iterator[TimeNode]:
@@ -355,12 +364,16 @@ class _Grower:
         for line, part_ns in spread(parts, time_ns).items():
             share = part_ns / self._total_ns
             if line is not None:
-                named = TimeNode(LINE, part_ns, share, None, line.where, line.samples)
+                named = TimeNode(NodeKind.LINE, part_ns, share, None, line.where, line.samples)
                 yield named._replace(work=line.work)
             elif part_ns:
                 others = lines.samples - sum(line.samples for line in shown)
                 count = len(lines.each) - len(shown)
-                state, note = (OTHER, f"{count:,} smaller ones.") if count else (UNKNOWN, NO_LINE)
+                state, note = (
+                    (NodeKind.OTHER, f"{count:,} smaller ones.")
+                    if count
+                    else (NodeKind.UNKNOWN, NO_LINE)
+                )
                 yield TimeNode(state, part_ns, share, samples=others, note=note)
 
     def _fold(self, children: list[TimeNode]) -> tuple[TimeNode, ...]:
@@ -375,7 +388,10 @@ class _Grower:
             return tuple(ranked)
         time_ns = sum(node.time_ns for node in rest)
         note = f"{len(rest):,} smaller ones."
-        return (*ranked[:kept], TimeNode(OTHER, time_ns, time_ns / self._total_ns, note=note))
+        return (
+            *ranked[:kept],
+            TimeNode(NodeKind.OTHER, time_ns, time_ns / self._total_ns, note=note),
+        )
 
 
 def _by_time(node: TimeNode) -> tuple[int, str, int, int]:

@@ -7,16 +7,15 @@ from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.waits import AccountWaits, Waited
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.explain.ranking import fit
 from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import Samples
 
 _ANYBODY = 0
-_UNEXPLAINED = "unexplained"
-_WORK = "host_work"
 # The culprit of these is the thread that was waited for, which is unknown for waits of others.
-_WAITS = frozenset({"run_queue", *rules.REPEATED_KINDS})
+_WAITS = frozenset({CauseKind.RUN_QUEUE, *rules.REPEATED_KINDS})
 
 
 class Unseen:
@@ -28,14 +27,19 @@ class Unseen:
         self._samples = samples
 
     def waits(
-        self, pid: int, place: str, span: Evidence, kept: Iterable[CauseInterval], blocked_ns: int
+        self,
+        pid: int,
+        place: rules.Place | None,
+        span: Evidence,
+        kept: Iterable[CauseInterval],
+        blocked_ns: int,
     ) -> Iterator[CauseInterval]:
         """
         Yield what a thread waited for in an effect, besides the waits that were kept.
 
         Args:
             pid: Its process.
-            place: Where it was: one of ``rules``' places.
+            place: Where it was; None: anywhere.
             span: The effect.
             kept: The waits that were kept.
             blocked_ns: How long it waited besides them.
@@ -52,7 +56,7 @@ class Unseen:
     def meanwhile(
         self,
         pid: int,
-        place: str,
+        place: rules.Place | None,
         other: Culprit,
         group: Iterable[CauseInterval],
         seen: list[CauseInterval],
@@ -62,14 +66,14 @@ class Unseen:
 
         Args:
             pid: The process.
-            place: Where it waited; empty: anywhere.
+            place: Where it waited; None: anywhere.
             other: The thread. If it waited in turn, the result is what the last thread of the chain
                 did.
             group: The waits.
             seen: What it was observed to do in them.
         """
         group = list(group)
-        known = [interval for interval in seen if interval.kind != _UNEXPLAINED]
+        known = [interval for interval in seen if interval.kind != CauseKind.UNEXPLAINED]
         whole_ns = sum(interval.time_ns for interval in group)
         left_ns = whole_ns - sum(interval.time_ns for interval in known)
         start_unix_ns = min(interval.evidence.start_unix_ns for interval in group)
@@ -81,19 +85,19 @@ class Unseen:
         found: list[CauseInterval] = []
         for part, time_ns in _shares(parts, known, left_ns, other):
             who = part.who or other
-            span = evidence.of_unseen(who, start, start_unix_ns, end - start, "account")
+            span = evidence.of_unseen(who, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT)
             lines = self._samples.of(who.pid, who.tid, start, end)
             found.append(
                 CauseInterval(
                     *(part.kind, time_ns, None if part.kind in _WAITS else who, span),
-                    lines=lines if part.kind == _WORK else NO_LINES,
+                    lines=lines if part.kind == CauseKind.HOST_WORK else NO_LINES,
                 )
             )
             left_ns -= time_ns
         # The rest was not observed. Samples are reported once.
-        is_work = any(interval.kind == _WORK for interval in found)
+        is_work = any(interval.kind == CauseKind.HOST_WORK for interval in found)
         for interval in seen:
-            if interval.kind == _UNEXPLAINED:
+            if interval.kind == CauseKind.UNEXPLAINED:
                 lines = NO_LINES if is_work else interval.lines
                 found.append(interval._replace(time_ns=min(interval.time_ns, left_ns), lines=lines))
                 left_ns -= found[-1].time_ns
@@ -114,13 +118,13 @@ def _shares(
     did.
     """
     parts, known = list(parts), list(known)
-    known_ns: Counter[tuple[str, int]] = Counter()
+    known_ns: Counter[tuple[CauseKind, int]] = Counter()
     for interval in known:
         known_ns[_key(interval.kind, interval.culprit, other)] += interval.time_ns
     whole_ns = wanted_ns + sum(interval.time_ns for interval in known)
     left_ns = fit({n: part.time_ns for n, part in enumerate(parts)}, whole_ns)
 
-    def take(number: int, key: tuple[str, int]) -> None:
+    def take(number: int, key: tuple[CauseKind, int]) -> None:
         taken_ns = min(left_ns[number], known_ns[key])
         known_ns[key] -= taken_ns
         left_ns[number] -= taken_ns
@@ -134,10 +138,10 @@ def _shares(
             for kind in rules.REPEATED_KINDS:
                 take(number, (kind, _ANYBODY))
     for number, share_ns in fit(left_ns, wanted_ns).items():
-        if share_ns and parts[number].kind != _UNEXPLAINED:
+        if share_ns and parts[number].kind != CauseKind.UNEXPLAINED:
             yield parts[number], share_ns
 
 
-def _key(kind: str, who: Culprit | None, other: Culprit | None) -> tuple[str, int]:
+def _key(kind: CauseKind, who: Culprit | None, other: Culprit | None) -> tuple[CauseKind, int]:
     # Only another thread's own intervals know what it waited for.
     return kind, _ANYBODY if who is None or (other and kind in _WAITS) else who.tid

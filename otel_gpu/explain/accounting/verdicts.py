@@ -18,68 +18,55 @@ from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.time_states import STATES, budget_of, state_of
-from otel_gpu.explain.accounting.time_tree import HOST, HOST_WORK, LAUNCHING, grow, resources_of
+from otel_gpu.explain.accounting.time_tree import LAUNCHING, grow, resources_of
 from otel_gpu.explain.chains import TimeNode, Verdict, VerdictClass
 from otel_gpu.explain.code_locations import CodeLocations
+from otel_gpu.explain.kinds import Bound, CauseKind, TimeClass, TimeState
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.code_lines import NO_LINES, CodeLines, merge
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 __all__ = [
-    "CLASSES",
-    "IDLE",
-    "MIXED",
     "STATES",
-    "UNKNOWN",
     "budget_of",
     "find_verdict",
     "find_verdicts",
     "state_of",
 ]
 
-GPU, COMMUNICATION, DATA, CPU, STARVED = "gpu", "communication", "data", "cpu", "starved"
-LOCK, MEMORY, API, SLEEP, IDLE = "lock", "memory", "api", "sleep", "idle"
-STOPPED, OTHER = "stopped", "other"
-CLASSES: tuple[str, ...] = (
-    *(GPU, COMMUNICATION, DATA, CPU, STARVED, LOCK),
-    *(MEMORY, API, SLEEP, IDLE, STOPPED, OTHER),
-)
-MIXED = "mixed"
-UNKNOWN = "unknown"
-
-CLASS_BY_STATE: Mapping[str, str] = {
-    "gpu_wait": GPU,
-    "api": API,
-    "host": CPU,
-    "run_queue": STARVED,
-    "lock": LOCK,
-    "gil": LOCK,
-    "io": DATA,
-    "ipc": DATA,
-    "sleep": SLEEP,
-    "paging": MEMORY,
-    "stopped": STOPPED,
-    "other": OTHER,
-    "idle": IDLE,
+CLASS_BY_STATE: Mapping[str, TimeClass] = {
+    TimeState.GPU_WAIT: TimeClass.GPU,
+    TimeState.API: TimeClass.API,
+    TimeState.HOST: TimeClass.CPU,
+    TimeState.RUN_QUEUE: TimeClass.STARVED,
+    TimeState.LOCK: TimeClass.LOCK,
+    TimeState.GIL: TimeClass.LOCK,
+    TimeState.IO: TimeClass.DATA,
+    TimeState.IPC: TimeClass.DATA,
+    TimeState.SLEEP: TimeClass.SLEEP,
+    TimeState.PAGING: TimeClass.MEMORY,
+    TimeState.STOPPED: TimeClass.STOPPED,
+    TimeState.OTHER: TimeClass.OTHER,
+    TimeState.IDLE: TimeClass.IDLE,
 }
 """The class of the time in a state, judged by the state alone."""
 
-_VERDICTS: Mapping[str, str] = {
-    GPU: "gpu-bound",
-    COMMUNICATION: "communication-bound",
-    DATA: "data-bound",
-    CPU: "cpu-bound",
-    STARVED: "cpu-starved",
-    LOCK: "lock-bound",
-    MEMORY: "allocation-bound",
+_VERDICTS: Mapping[TimeClass, Bound] = {
+    TimeClass.GPU: Bound.GPU,
+    TimeClass.COMMUNICATION: Bound.COMMUNICATION,
+    TimeClass.DATA: Bound.DATA,
+    TimeClass.CPU: Bound.CPU,
+    TimeClass.STARVED: Bound.STARVED,
+    TimeClass.LOCK: Bound.LOCK,
+    TimeClass.MEMORY: Bound.MEMORY,
     # Time inside calls that neither wait nor allocate is the host's work as well.
-    API: "cpu-bound",
+    TimeClass.API: Bound.CPU,
     # Nothing kept it waiting: it chose to do nothing, or was asked to do nothing.
-    SLEEP: IDLE,
-    IDLE: IDLE,
-    STOPPED: "stopped",
-    OTHER: UNKNOWN,
+    TimeClass.SLEEP: Bound.IDLE,
+    TimeClass.IDLE: Bound.IDLE,
+    TimeClass.STOPPED: Bound.STOPPED,
+    TimeClass.OTHER: Bound.UNKNOWN,
 }
 # The least share of a class that leads, and the largest ratio of the next one to it: two to three.
 _LEAST_SHARE = 0.4
@@ -141,28 +128,28 @@ def find_verdict(
     """
     if tree is None:
         return None
-    idle = tree.child(IDLE)
+    idle = tree.child(TimeState.IDLE)
     shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0, lag_ns)
     is_enough = tree.time_ns >= settings.minimum_budget_ns
-    verdict, named = _judge(shares) if is_enough else (UNKNOWN, ())
+    verdict, named = _judge(shares) if is_enough else (Bound.UNKNOWN, ())
     bounds = tuple(VerdictClass(name, shares[name]) for name in named)
     return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree, bounds=bounds)
 
 
-def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
+def _judge(shares: Mapping[TimeClass, float]) -> tuple[Bound, tuple[TimeClass, ...]]:
     # The verdict, and the classes that it names, by their time.
-    sums: dict[str, float] = {}
-    for name in CLASSES:
+    sums: dict[Bound, float] = {}
+    for name in TimeClass:
         # Launching is the host's work, like its work between calls.
         sums[_VERDICTS[name]] = sums.get(_VERDICTS[name], 0.0) + shares[name]
     first, second = sorted(sums, key=lambda verdict: -sums[verdict])[:2]
     is_clear = sums[first] >= _LEAST_SHARE and sums[second] <= _TIE * sums[first]
     led = (first,) if is_clear else (first, second)
-    ranked = sorted(CLASSES, key=lambda name: -shares[name])
+    ranked = sorted(TimeClass, key=lambda name: -shares[name])
     leading = [next(name for name in ranked if _VERDICTS[name] == verdict) for verdict in led]
     others = [one for one in ranked if one not in leading and shares[one] >= _NAMED_SHARE]
     named = sorted([*leading, *others][:_MOST_NAMED], key=ranked.index)
-    return first if is_clear else MIXED, tuple(named)
+    return first if is_clear else Bound.MIXED, tuple(named)
 
 
 def _lines_of(verdict: Verdict, places: CodeLocations) -> CodeLines:
@@ -177,23 +164,25 @@ def _lines_of(verdict: Verdict, places: CodeLocations) -> CodeLines:
         if CLASS_BY_STATE.get(branch.state) != of:
             continue
         all_ns += branch.time_ns
-        if branch.state == HOST:
+        if branch.state == TimeState.HOST:
             work_ns += branch.time_ns
         for waited in branch.children:
             for node in waited.children:
-                if node.state == HOST_WORK and node.who is not None:
+                if node.state == CauseKind.HOST_WORK and node.who is not None:
                     work_ns += node.time_ns
                     workers.add((node.who.pid, node.who.tid))
     if 2 * work_ns < all_ns:
         # The threads slept, or waited in turn: lines of other work do not explain that.
         return NO_LINES
-    if of == CPU:
+    if of == TimeClass.CPU:
         return places.lines(verdict.process.pid, None, LAUNCHING)
     return merge(places.lines(*thread) for thread in sorted(workers))
 
 
-def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> dict[str, float]:
-    classes = dict.fromkeys(CLASSES, 0)
+def _shares_of(
+    figures: Figures, total_ns: int, idle_ns: int, lag_ns: int
+) -> dict[TimeClass, float]:
+    classes = dict.fromkeys(TimeClass, 0)
     in_calls_ns = 0
     # Time lost inside calls to something else than the call, by family.
     kept_ns: Counter[int] = Counter()
@@ -203,25 +192,25 @@ def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> di
             continue
         name = CLASS_BY_STATE[state]
         in_call = time.context == wire.CONTEXT_CALL
-        if in_call and name in (DATA, SLEEP, OTHER):
+        if in_call and name in (TimeClass.DATA, TimeClass.SLEEP, TimeClass.OTHER):
             # Not the program's data: the driver slept, or waited for a file of its own.
-            name = API
-        if in_call and name == API:
+            name = TimeClass.API
+        if in_call and name == TimeClass.API:
             in_calls_ns += max(0, time.time_ns)
         elif in_call:
             known = API_BY_NUMBER.get(time.wait.api)
             kept_ns[known.family if known else wire.FAMILY_LAUNCH] += max(0, time.time_ns)
         classes[name] += max(0, time.time_ns)
     allocating_ns, queueing_ns = _inside_calls_ns(figures.series, in_calls_ns, kept_ns)
-    classes[DATA] -= idle_ns
-    classes[IDLE] += idle_ns
-    classes[API] -= allocating_ns + queueing_ns
-    classes[MEMORY] += allocating_ns
-    classes[GPU] += queueing_ns
+    classes[TimeClass.DATA] -= idle_ns
+    classes[TimeClass.IDLE] += idle_ns
+    classes[TimeClass.API] -= allocating_ns + queueing_ns
+    classes[TimeClass.MEMORY] += allocating_ns
+    classes[TimeClass.GPU] += queueing_ns
     # Other time during the lag was no wait for ranks.
-    communication_ns = min(max(0, lag_ns), classes[GPU])
-    classes[GPU] -= communication_ns
-    classes[COMMUNICATION] += communication_ns
+    communication_ns = min(max(0, lag_ns), classes[TimeClass.GPU])
+    classes[TimeClass.GPU] -= communication_ns
+    classes[TimeClass.COMMUNICATION] += communication_ns
     return {name: time_ns / total_ns for name, time_ns in classes.items()}
 
 
@@ -237,7 +226,7 @@ def _inside_calls_ns(
             allocating_ns += max(0, aggregate.sum)
         elif api.family in rules.LAUNCH_FAMILIES:
             queueing_ns += max(0, aggregate.sum - aggregate.counted * _LONG_LAUNCH_NS)
-    # A launch that lost its CPU, or was stopped, did not wait for a full queue.
+    # A launch that lost its TimeClass.CPU, or was stopped, did not wait for a full queue.
     allocating_ns -= sum(kept_ns.get(family, 0) for family in rules.ALLOCATOR_FAMILIES)
     queueing_ns -= sum(kept_ns.get(family, 0) for family in rules.LAUNCH_FAMILIES)
     allocating_ns = max(0, min(allocating_ns, in_calls_ns))

@@ -7,17 +7,17 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
-from otel_gpu.explain.accounting.time_tree import HOST, grow
-from otel_gpu.explain.chains import CauseKind, Culprit, TimeNode
+from otel_gpu.explain.accounting.time_tree import grow
+from otel_gpu.explain.chains import Culprit, TimeNode
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind, TimeState
 
-_UNEXPLAINED = CauseKind.UNEXPLAINED
 # Of the window; readings and windows do not end at the same time.
 _LEAST_SHARE = 0.005
 
 
 class _Part(NamedTuple):
-    kind: str
+    kind: CauseKind
     culprit: Culprit | None
     resource: Resource | None
 
@@ -46,7 +46,7 @@ def account_intervals(
         return
     # Several threads: what they did on average.
     scale = min(1.0, (end - start) / spent_ns)
-    known: dict[str, int] = {}
+    known: dict[CauseKind, int] = {}
     for interval in seen:
         known[interval.kind] = known.get(interval.kind, 0) + interval.time_ns
     for (kind, culprit, resource), time_ns in parts.items():
@@ -54,13 +54,13 @@ def account_intervals(
         seen_ns = min(part_ns, known.get(kind, 0))
         known[kind] = known.get(kind, 0) - seen_ns
         part_ns = min(part_ns - seen_ns, left_ns)
-        if part_ns <= _LEAST_SHARE * (end - start) or kind == _UNEXPLAINED:
+        if part_ns <= _LEAST_SHARE * (end - start) or kind == CauseKind.UNEXPLAINED:
             continue
         left_ns -= part_ns
         is_followed = culprit is not None and culprit.tid != 0 and kind in rules.REPEATED_KINDS
         # A thread that nothing kept waiting kept the other one waiting itself.
         is_own = culprit is None and kind != CauseKind.RUN_QUEUE
-        span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
+        span = evidence.of_unseen(other, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT)
         span = span._replace(id=f"{span.id}-{kind}", reason=kind)
         yield CauseInterval(
             kind,
@@ -92,13 +92,14 @@ def _parts(times: Iterable[ThreadTime]) -> dict[_Part, int]:
     return dict(sorted(parts.items(), key=lambda item: -item[1]))
 
 
-def _kind_of(branch: TimeNode, node: TimeNode) -> str:
+def _kind_of(branch: TimeNode, node: TimeNode) -> CauseKind:
     # A wait that has not ended has the kind of its state.
-    if branch.state == HOST:
+    if branch.state == TimeState.HOST:
         return CauseKind.HOST_WORK
+    states = node.state, branch.state
     return next(
-        (state for state in (node.state, branch.state) if state in rules.RULE_BY_KIND),
-        _UNEXPLAINED,
+        (rule.kind for state in states if (rule := rules.RULE_BY_KIND.get(state))),
+        CauseKind.UNEXPLAINED,
     )
 
 

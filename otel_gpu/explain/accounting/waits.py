@@ -17,6 +17,7 @@ from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.accounting.time_states import kind_of_end
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.wakers import waker_of
 
 _IN_GAPS = frozenset({wire.CONTEXT_GAP})
@@ -34,7 +35,7 @@ class Waited(NamedTuple):
         time_ns: The time.
     """
 
-    kind: str
+    kind: CauseKind
     who: Culprit | None
     resource: Resource | None
     time_ns: int
@@ -46,17 +47,19 @@ class AccountWaits:
     def __init__(self, recent: RecentTimes) -> None:
         self._recent = recent
 
-    def waits(self, pid: int, place: str, start_unix_ns: int, end_unix_ns: int) -> list[Waited]:
+    def waits(
+        self, pid: int, place: rules.Place | None, start_unix_ns: int, end_unix_ns: int
+    ) -> list[Waited]:
         """
         Return what a process waited for around a window; can be more than the window.
 
         Args:
             pid: The process.
-            place: Where its threads were: one of ``rules``' places.
+            place: Where its threads were; None: anywhere.
             start_unix_ns: Start of the window.
             end_unix_ns: End of the window.
         """
-        sums: Counter[tuple[str, Culprit | None, Resource | None]] = Counter()
+        sums: Counter[tuple[CauseKind, Culprit | None, Resource | None]] = Counter()
         for time in self._around(pid, place, start_unix_ns, end_unix_ns):
             kind = rules.blocked_kind(time.reason, place)
             who = waker_of(time) if kind in rules.REPEATED_KINDS else None
@@ -64,7 +67,12 @@ class AccountWaits:
         return [Waited(*key, time_ns) for key, time_ns in sums.most_common()]
 
     def meanwhile(
-        self, pid: int, place: str, who: Culprit, start_unix_ns: int, end_unix_ns: int
+        self,
+        pid: int,
+        place: rules.Place | None,
+        who: Culprit,
+        start_unix_ns: int,
+        end_unix_ns: int,
     ) -> list[Waited]:
         """
         Return what was done while a process waited for a thread, around a window.
@@ -73,12 +81,12 @@ class AccountWaits:
 
         Args:
             pid: The process that waited.
-            place: Where; empty: anywhere.
+            place: Where; None: anywhere.
             who: The thread that it waited for, which can have waited for another one in turn.
             start_unix_ns: Start of the window.
             end_unix_ns: End of the window.
         """
-        sums: Counter[tuple[str, Culprit]] = Counter()
+        sums: Counter[tuple[CauseKind, Culprit]] = Counter()
         for time in self._around(pid, place, start_unix_ns, end_unix_ns):
             waker, wait = waker_of(time), time.wait
             if waker is not None and waker[:2] == who[:2]:
@@ -86,9 +94,9 @@ class AccountWaits:
         return [Waited(*key, None, time_ns) for key, time_ns in sums.most_common()]
 
     def _around(
-        self, pid: int, place: str, start_unix_ns: int, end_unix_ns: int
+        self, pid: int, place: rules.Place | None, start_unix_ns: int, end_unix_ns: int
     ) -> Iterator[ThreadTime]:
-        contexts = _IN_GAPS if place == rules.GAP else _IN_CALLS
+        contexts = _IN_GAPS if place == rules.Place.GAP else _IN_CALLS
         for time in self._recent.around(pid, start_unix_ns, end_unix_ns):
             is_there = not place or time.context in contexts
             if is_there and time.state == wire.STATE_BLOCKED and time.ended_ns > 0:

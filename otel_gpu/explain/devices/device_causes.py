@@ -12,19 +12,10 @@ from typing import NamedTuple, Protocol
 
 from otel_gpu.enrich.activities import CallActivity, DeviceFaultActivity, StallActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, Program, key_of
-from otel_gpu.explain.chains import (
-    Cause,
-    CauseKind,
-    Chain,
-    Culprit,
-    DeviceTrouble,
-    Effect,
-    EffectKind,
-    Evidence,
-    Severity,
-)
+from otel_gpu.explain.chains import Cause, Chain, Culprit, DeviceTrouble, Effect, Evidence
 from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind, Severity
 from otel_gpu.state.device_states import DeviceStates
 
 _OF_DEVICES = frozenset({CauseKind.GPU_CLOCKS, CauseKind.GPU_FAULT})
@@ -150,7 +141,7 @@ class DeviceCauses:
             return
         count = self._states.uncorrected(uuid, span.start_unix_ns, span.end_unix_ns)
         if count:
-            evidence = span._replace(id=f"device-{span.id}", kind="device", reason="ecc")
+            evidence = span._replace(id=f"device-{span.id}", kind=EvidenceKind.DEVICE, reason="ecc")
             trouble = DeviceTrouble(uuid, uncorrected=count)
             yield CauseInterval(CauseKind.GPU_FAULT, waited_ns, None, evidence, trouble=trouble)
 
@@ -178,7 +169,9 @@ class DeviceCauses:
             clock_limit_mhz=found.clock_limit_mhz,
         )
         lost_ns = round(waited_ns * found.lost_share)
-        evidence = span._replace(id=f"device-{span.id}", kind="device", reason=found.reason)
+        evidence = span._replace(
+            id=f"device-{span.id}", kind=EvidenceKind.DEVICE, reason=found.reason
+        )
         yield CauseInterval(CauseKind.GPU_CLOCKS, lost_ns, None, evidence, trouble=trouble)
 
 
@@ -211,5 +204,5 @@ def _evidence_of(fault: DeviceFaultActivity, end_unix_ns: int) -> Evidence:
     end_unix_ns = max(fault.unix_ns, end_unix_ns)
     reason = f"xid_{event.xid}"
     return Evidence(
-        name, "device", fault.unix_ns, end_unix_ns, reason=reason, span_id=fault.span_id
+        name, EvidenceKind.DEVICE, fault.unix_ns, end_unix_ns, reason=reason, span_id=fault.span_id
     )

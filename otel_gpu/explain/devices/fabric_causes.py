@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from otel_gpu import wire
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
-from otel_gpu.explain.chains import COUNTERS as COUNTED
-from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
+from otel_gpu.explain.chains import Cause, Effect, Evidence
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.fabric import Counted, FabricState
 from otel_gpu.wire.port_counters import COUNTERS, Meaning
@@ -22,7 +22,13 @@ _USUAL_FACTOR = 2.0
 _MAX_COUNTERS = 4
 # Kinds of waits for the device, or for other ranks.
 _WAITS = frozenset(
-    {CauseKind.GPU_WAIT, CauseKind.NETWORK, "gpu_clocks", "collective_wait", "collective_stuck"}
+    {
+        CauseKind.GPU_WAIT,
+        CauseKind.NETWORK,
+        CauseKind.GPU_CLOCKS,
+        CauseKind.COLLECTIVE_WAIT,
+        CauseKind.COLLECTIVE_STUCK,
+    }
 )
 _NETWORK_LAYERS = frozenset({wire.LAYER_NCCL, wire.LAYER_VERBS})
 # One of these is enough to report.
@@ -69,7 +75,9 @@ def _reported_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
         return ()
     name = f"event-{effect.process.pid}-{effect.tid}-{effect.start_unix_ns}"
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
-    return (Evidence(name, COUNTED, effect.start_unix_ns, end_unix_ns, reason=effect.api),)
+    return (
+        Evidence(name, EvidenceKind.COUNTERS, effect.start_unix_ns, end_unix_ns, reason=effect.api),
+    )
 
 
 def _matters(counted: Counted) -> bool:
@@ -84,8 +92,8 @@ def _evidence(counted: Counted) -> Evidence:
     number = f"{counted.adapter}-{counted.port}-{counted.start_unix_ns}"
     counts = ", ".join(_say(counted.went_down, counted.counts))
     return Evidence(
-        f"{COUNTED}-{number}",
-        COUNTED,
+        f"{EvidenceKind.COUNTERS}-{number}",
+        EvidenceKind.COUNTERS,
         counted.start_unix_ns,
         counted.end_unix_ns,
         reason=f"{counted.adapter} port {counted.port}: {counts}",

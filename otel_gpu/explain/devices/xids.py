@@ -8,7 +8,7 @@ severe as most: the process whose work it was does not go on.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.explain.chains import Severity
+from otel_gpu.explain.kinds import Severity
 
 
 class XidMeaning(NamedTuple):

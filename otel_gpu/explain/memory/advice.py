@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from otel_gpu.enrich.stack_text import describe_place
-from otel_gpu.explain.chains import CauseKind, Failure
+from otel_gpu.explain.chains import Failure
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.formatting.units import count_of, format_size
 from otel_gpu.state.memory.snapshot import Kept
 from otel_gpu.wire.memory import SHARED

@@ -16,10 +16,10 @@ from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.accounting.time_tree import grow
-from otel_gpu.explain.chains import Cause, CauseKind, Evidence
+from otel_gpu.explain.chains import Cause, Evidence
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind, Severity
 from otel_gpu.explain.memory.out_of_memory import is_of_allocator, place_of_stack
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import HIGH
 from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.wire.frames import PYTHON, Frame
@@ -203,6 +203,8 @@ def _chronic(
     launching_ns: int,
 ) -> Chronic:
     name = f"account-{process.pid}-{kind}-{window[0]}"
-    evidence: Iterable[Evidence] = (Evidence(name, "account", *window, stack=stack),)
+    evidence: Iterable[Evidence] = (Evidence(name, EvidenceKind.ACCOUNT, *window, stack=stack),)
     cause = Cause(kind, lost_ns, lost_ns / launching_ns, None, tuple(evidence))
-    return Chronic(process, *window, cause, lost_ns, least_ns, launching_ns, HIGH, frozenset())
+    return Chronic(
+        process, *window, cause, lost_ns, least_ns, launching_ns, Severity.HIGH, frozenset()
+    )

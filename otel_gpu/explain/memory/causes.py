@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.explain.chains import CauseKind, Failure, Pin
+from otel_gpu.explain.chains import Failure, Pin
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.state.memory.snapshot import Hole, Kept, LineHolding, holes_of, split_of
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment

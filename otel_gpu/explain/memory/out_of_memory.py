@@ -27,16 +27,8 @@ from otel_gpu.enrich.activities import OutOfMemoryActivity
 from otel_gpu.enrich.blocks import blocks_of, segments_of
 from otel_gpu.enrich.identity.attributes import VARIABLE_PREFIX
 from otel_gpu.enrich.identity.identities import CallStack, Program
-from otel_gpu.explain.chains import (
-    Cause,
-    CauseKind,
-    Chain,
-    Effect,
-    EffectKind,
-    Evidence,
-    Failure,
-    Severity,
-)
+from otel_gpu.explain.chains import Cause, Chain, Effect, Evidence, Failure
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind, Severity
 from otel_gpu.explain.memory.causes import (
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
@@ -237,7 +229,7 @@ def recorded_chain(failure: Failure, number: int) -> Chain:
 
 def _chain(failure: Failure, effect: Effect, name: str) -> Chain:
     at = effect.start_unix_ns
-    evidence = Evidence(f"request-{name}", "request", at, at, stack=effect.stack)
+    evidence = Evidence(f"request-{name}", EvidenceKind.REQUEST, at, at, stack=effect.stack)
     cause = Cause(failure.cause, 0, 0.0, None, (evidence,))
     return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, Severity.HIGH, failure)
 

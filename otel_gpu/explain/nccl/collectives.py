@@ -23,7 +23,8 @@ from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import AggregatesActivity, CommunicatorActivity, OpenCallActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Resource, key_of
-from otel_gpu.explain.chains import CauseKind, Culprit, Effect, EffectKind, Evidence
+from otel_gpu.explain.chains import Culprit, Effect, Evidence
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.explain.nccl.collective_names import (
     RESOURCE,
     late_name,
@@ -205,7 +206,7 @@ class Collectives:
         times = start + offset_ns, end + offset_ns
         # Of several, none is more of a cause than the others.
         one = culprits[0] if len(culprits) == 1 else None
-        evidence = Evidence(number, "collective", *times, one)
+        evidence = Evidence(number, EvidenceKind.COLLECTIVE, *times, one)
         return Delay(kind, start, end, culprits, Resource(RESOURCE, name), evidence)
 
     def hangs(self, unix_ns: int) -> Iterator[Hang]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.causes import Causes, Subject
-from otel_gpu.explain.chains import CauseKind, Chain, Evidence
+from otel_gpu.explain.chains import Chain, Evidence
 from otel_gpu.explain.incidents import Incidents, OpenKey
+from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.explain.nccl.collectives import Collectives, Hang
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
@@ -59,7 +60,7 @@ class Hangs:
         end_ktime_ns = hang.start_ktime_ns + hang.duration_ns
         end_unix_ns = effect.start_unix_ns + hang.duration_ns
         name = f"{effect.kind}-{hang.group.id:x}-{hang.number}-{pid}"
-        span = Evidence(name, "collective", effect.start_unix_ns, end_unix_ns)
+        span = Evidence(name, EvidenceKind.COLLECTIVE, effect.start_unix_ns, end_unix_ns)
         subject = Subject(
             pid,
             effect.tid,
@@ -67,7 +68,7 @@ class Hangs:
             end_ktime_ns,
             0,
             0,
-            rules.SYNCHRONIZE,
+            rules.Place.SYNCHRONIZE,
             0,
             span,
             effect.process.program_ktime_ns,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.nccl.collectives import Delay
 
 FOR_THE_DEVICE = frozenset({CauseKind.GPU_WAIT, CauseKind.GPU_BACKPRESSURE})
@@ -18,13 +18,13 @@ Kinds that such waits of a hanging rank can have: its call has not ended, or it 
 """
 
 
-def kinds_at(place: str, *, is_polling: bool) -> frozenset[CauseKind]:
+def kinds_at(place: rules.Place, *, is_polling: bool) -> frozenset[CauseKind]:
     """Return the kinds of waits for the device in a place, which can be for another rank."""
     if is_polling:
         # It sleeps between two queries whether the device is done.
         return FOR_THE_DEVICE | {CauseKind.SLEEP}
     # A copy's waits on the host have a reason; without one it is the device.
-    return FOR_THE_DEVICE | {CauseKind.UNEXPLAINED} if place == rules.COPY else FOR_THE_DEVICE
+    return FOR_THE_DEVICE | {CauseKind.UNEXPLAINED} if place == rules.Place.COPY else FOR_THE_DEVICE
 
 
 def cut_delays(

@@ -13,17 +13,17 @@ from otel_gpu.explain.accounting.causes import AccountCauses
 from otel_gpu.explain.accounting.chronic import Chronic, FiguresOf
 from otel_gpu.explain.accounting.time_states import budget_of, state_of_kind
 from otel_gpu.explain.accounting.time_tree import Resources, grow
-from otel_gpu.explain.chains import Cause, CauseKind, Culprit
+from otel_gpu.explain.chains import Cause, Culprit
 from otel_gpu.explain.code_locations import CodeLocations
+from otel_gpu.explain.kinds import CauseKind, Severity, TimeState
 from otel_gpu.explain.nccl.collective_names import RESOURCE, late_name
 from otel_gpu.explain.ranking import CauseSums, rank, scaled
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import HIGH, fault_ns
+from otel_gpu.explain.severity import fault_ns
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.nccl.communicators import CommunicatorStates, Lags
 
 _MAX_CAUSES = 32
-_GPU_WAIT = "gpu_wait"
 
 
 def lags_since(lags: Lags, before: Lags) -> Lags:
@@ -88,7 +88,7 @@ def find_stragglers(
         if lost_ns >= least_ns and cause.culprit is not None:
             yield Chronic(
                 *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
-                *(launching_ns, HIGH, frozenset({cause.culprit.pid})),
+                *(launching_ns, Severity.HIGH, frozenset({cause.culprit.pid})),
             )
 
 
@@ -101,7 +101,7 @@ def _waits(
     budget = budget_of(figures.times)
     launching_ns = max(1, sum(budget.values()))
     # Other time during the lag was no wait for ranks.
-    left_ns = budget[_GPU_WAIT]
+    left_ns = budget[TimeState.GPU_WAIT]
     found = window.lags.get(own, {})
     for (program, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
         time_ns = min(lag_ns, left_ns)
@@ -109,7 +109,9 @@ def _waits(
         if time_ns < least_ns or late is None or program in path:
             continue
         left_ns -= time_ns
-        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, launching_ns)
+        usual = _shares(
+            {**budget, TimeState.GPU_WAIT: budget[TimeState.GPU_WAIT] - time_ns}, launching_ns
+        )
         via = tuple(_own_causes(late, usual, time_ns, window, path))
         culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
         yield Cause(
@@ -118,17 +120,19 @@ def _waits(
         )
 
 
-def _state_of(cause: Cause) -> str:
-    return _GPU_WAIT if cause.kind == CauseKind.COLLECTIVE_WAIT else state_of_kind(cause.kind)
+def _state_of(cause: Cause) -> TimeState:
+    return (
+        TimeState.GPU_WAIT if cause.kind == CauseKind.COLLECTIVE_WAIT else state_of_kind(cause.kind)
+    )
 
 
-def _shares(budget: Mapping[str, int], whole_ns: int) -> dict[str, float]:
+def _shares(budget: Mapping[TimeState, int], whole_ns: int) -> dict[TimeState, float]:
     return {state: max(0, time_ns) / max(1, whole_ns) for state, time_ns in budget.items()}
 
 
 def _own_causes(
     late: Figures,
-    usual: Mapping[str, float],
+    usual: Mapping[TimeState, float],
     time_ns: int,
     window: _Window,
     path: tuple[ProcessKey, ...],
@@ -140,14 +144,14 @@ def _own_causes(
     account = AccountCauses(late.process, *window.edges, window.places, late.times)
     sums = CauseSums(_MAX_CAUSES, window.settings.max_evidence)
     sums.add(account.causes(tree))
-    waiting = tree.child(_GPU_WAIT)
+    waiting = tree.child(TimeState.GPU_WAIT)
     # It can have waited for a third rank, in another communicator.
     waits = [] if waiting is None else list(_waits(late, window, 1, path))
     sums.add(waits)
     waited_ns = sum(one.time_ns for one in waits)
     if waiting is not None and waiting.time_ns > waited_ns:
         left_ns = waiting.time_ns - waited_ns
-        sums.add([Cause(_GPU_WAIT, left_ns, left_ns / max(1, tree.time_ns), None, ())])
+        sums.add([Cause(CauseKind.GPU_WAIT, left_ns, left_ns / max(1, tree.time_ns), None, ())])
     shares = _shares(budget_of(late.times), tree.time_ns)
     more = {
         state: max(0.0, share - usual.get(state, 0.0)) / share

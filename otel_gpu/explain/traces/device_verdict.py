@@ -6,58 +6,67 @@ where more than half of the rest went: that is what can be gained, whatever the 
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final, NamedTuple
 
-from otel_gpu.explain.accounting.verdicts import MIXED, UNKNOWN
+from otel_gpu.explain.kinds import Bound, TimeClass
 from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.state.traces.device_time import Phases
 
 USEFUL: Final = 0.8
 """The share of computing from which on the device is the bound."""
 
-DATA, COMMUNICATION, COPIES, MEMORY, CPU, OTHER = (
-    "data", "communication", "copies", "memory", "cpu", "other",
-)  # fmt: skip
-GPU_BOUND: Final = "gpu-bound"
+
+class LossKind(StrEnum):
+    """What a device loses time to."""
+
+    DATA = TimeClass.DATA
+    COMMUNICATION = TimeClass.COMMUNICATION
+    COPIES = "copies"
+    MEMORY = TimeClass.MEMORY
+    CPU = TimeClass.CPU
+    OTHER = TimeClass.OTHER
+
+
 _MAJORITY = 0.5
-_VERDICTS: Mapping[str, str] = {
-    DATA: "data-bound",
-    COMMUNICATION: "communication-bound",
-    COPIES: "copy-bound",
-    MEMORY: "allocation-bound",
-    CPU: "cpu-bound",
-    OTHER: UNKNOWN,
+_VERDICTS: Mapping[LossKind, Bound] = {
+    LossKind.DATA: Bound.DATA,
+    LossKind.COMMUNICATION: Bound.COMMUNICATION,
+    LossKind.COPIES: Bound.COPIES,
+    LossKind.MEMORY: Bound.MEMORY,
+    LossKind.CPU: Bound.CPU,
+    LossKind.OTHER: Bound.UNKNOWN,
 }
-_CLASSES: Mapping[IdleCause, str] = {
-    IdleCause.DATA_LOADER: DATA,
-    IdleCause.SYNC: CPU,
-    IdleCause.ALLOCATOR: MEMORY,
-    IdleCause.HOST_OP: CPU,
-    IdleCause.PYTHON: CPU,
-    IdleCause.HOST_OTHER: OTHER,
-    IdleCause.LAUNCH_LATENCY: CPU,
-    IdleCause.MODULE_LOADING: CPU,
+_CLASSES: Mapping[IdleCause, LossKind] = {
+    IdleCause.DATA_LOADER: LossKind.DATA,
+    IdleCause.SYNC: LossKind.CPU,
+    IdleCause.ALLOCATOR: LossKind.MEMORY,
+    IdleCause.HOST_OP: LossKind.CPU,
+    IdleCause.PYTHON: LossKind.CPU,
+    IdleCause.HOST_OTHER: LossKind.OTHER,
+    IdleCause.LAUNCH_LATENCY: LossKind.CPU,
+    IdleCause.MODULE_LOADING: LossKind.CPU,
     # Work that was launched long before waits for a peer, another stream or an event; which one is
     # not known.
-    IdleCause.DEPENDENCY: OTHER,
-    IdleCause.NOT_RECORDED: OTHER,
-    IdleCause.NO_LAUNCH: OTHER,
-    IdleCause.NOISE: OTHER,
+    IdleCause.DEPENDENCY: LossKind.OTHER,
+    IdleCause.NOT_RECORDED: LossKind.OTHER,
+    IdleCause.NO_LAUNCH: LossKind.OTHER,
+    IdleCause.NOISE: LossKind.OTHER,
 }
 
 
 class DeviceVerdict(NamedTuple):
     """
-    What bounds a program; ``verdict`` is ``unknown`` if it is not reliable.
+    What bounds a program; ``verdict`` is ``UNKNOWN`` if it is not reliable.
 
     ``lost_ns`` is the window without computing, by what it was lost to, the most first. ``names``
-    are the classes of the verdict: two for ``mixed``.
+    are the classes of the verdict: two for ``MIXED``.
     """
 
-    verdict: str
+    verdict: Bound
     useful: float
-    lost_ns: dict[str, int]
-    names: tuple[str, ...]
+    lost_ns: dict[LossKind, int]
+    names: tuple[LossKind, ...]
 
 
 def find_device_verdict(
@@ -76,19 +85,19 @@ def find_device_verdict(
     useful = phases.compute_ns / phases.window_ns if phases.window_ns else 0.0
     ranked = tuple(lost_ns)
     if not is_reliable or not phases.window_ns:
-        return DeviceVerdict(UNKNOWN, useful, lost_ns, ())
+        return DeviceVerdict(Bound.UNKNOWN, useful, lost_ns, ())
     if useful >= USEFUL:
-        return DeviceVerdict(GPU_BOUND, useful, lost_ns, ())
+        return DeviceVerdict(Bound.GPU, useful, lost_ns, ())
     if lost_ns[ranked[0]] > _MAJORITY * sum(lost_ns.values()):
         return DeviceVerdict(_VERDICTS[ranked[0]], useful, lost_ns, ranked[:1])
-    return DeviceVerdict(MIXED, useful, lost_ns, ranked[:2])
+    return DeviceVerdict(Bound.MIXED, useful, lost_ns, ranked[:2])
 
 
-def _lost(phases: Phases, idle_ns: Mapping[IdleCause, int]) -> dict[str, int]:
+def _lost(phases: Phases, idle_ns: Mapping[IdleCause, int]) -> dict[LossKind, int]:
     lost_ns = dict.fromkeys(_VERDICTS, 0)
-    lost_ns[DATA] = phases.exposed_load_ns
-    lost_ns[COMMUNICATION] = phases.exposed_communication_ns
-    lost_ns[COPIES] = phases.exposed_copy_ns - phases.exposed_load_ns
+    lost_ns[LossKind.DATA] = phases.exposed_load_ns
+    lost_ns[LossKind.COMMUNICATION] = phases.exposed_communication_ns
+    lost_ns[LossKind.COPIES] = phases.exposed_copy_ns - phases.exposed_load_ns
     for cause, time_ns in idle_ns.items():
         lost_ns[_CLASSES[cause]] += time_ns
     return lost_ns

@@ -18,6 +18,7 @@ from itertools import chain
 from operator import sub
 from typing import Final, NamedTuple
 
+from otel_gpu.state.traces.device_steps import StepTimePart
 from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.host_time import Doing, HostTime
 from otel_gpu.state.traces.kernel_kinds import is_migration
@@ -41,7 +42,7 @@ class IdleCause(StrEnum):
     # The one of Enum is a Python function.
     __hash__ = str.__hash__
 
-    DATA_LOADER = "data_loader"
+    DATA_LOADER = StepTimePart.DATA_LOADER
     SYNC = "sync"
     ALLOCATOR = "allocator"
     HOST_OP = "host_op"

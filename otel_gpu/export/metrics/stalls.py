@@ -7,16 +7,16 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.thread_times import ThreadTime, Wait
 from otel_gpu.explain.accounting.verdicts import state_of
+from otel_gpu.explain.kinds import TimeState
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 
 MAX_NAMED = 16
 """Culprits of one process that have their own counter, in each of their states."""
-OTHER = "other"
 
 _MAX_KINDS = 1_024
 # Waiting for the device is not a stall, and the driver's waits inside calls are not a cause.
-_NOT_STALLS = frozenset({None, "gpu_wait", "api"})
+_NOT_STALLS = frozenset({None, TimeState.GPU_WAIT, TimeState.API})
 
 
 class StallKind(NamedTuple):
@@ -68,7 +68,7 @@ class Stalls:
                 yield _measurement(kind, time_ns - in_other_ns)
         for state, time_ns in others.items():
             if time_ns:
-                yield _measurement(StallKind(state, OTHER, ""), time_ns)
+                yield _measurement(StallKind(state, TimeState.OTHER, ""), time_ns)
 
 
 def _raise_to(known: dict[str, int], now: Mapping[str, int]) -> None:
@@ -76,13 +76,13 @@ def _raise_to(known: dict[str, int], now: Mapping[str, int]) -> None:
         known[state] = max(time_ns, known.get(state, 0))
 
 
-def _kind_of(state: str, wait: Wait) -> StallKind:
+def _kind_of(state: TimeState, wait: Wait) -> StallKind:
     culprit = wait.end or wait.who
     if culprit is None:
         return StallKind(state, "", "")
     culprit_state = None
     if wait.end_state == wire.STATE_ON_CPU:
-        culprit_state = "host"
+        culprit_state = TimeState.HOST
     elif wait.end_state != wire.STATE_NONE:
         culprit_state = state_of(wait.end_state, wire.CONTEXT_GAP, wait.end_reason)
     return StallKind(state, culprit.comm, culprit_state or "")

@@ -31,17 +31,16 @@ from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.chains import (
     OWN_TIME,
     Cause,
-    CauseKind,
     Chain,
     Culprit,
     DeviceTrouble,
-    EffectKind,
     Evidence,
     Incident,
     stack_of_cause,
 )
 from otel_gpu.explain.examples import kinds_like
 from otel_gpu.explain.incidents import leading_cause
+from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.descriptions import (
     Pairs,
@@ -54,8 +53,8 @@ from otel_gpu.export.spans.exported import SpanReference
 from otel_gpu.export.spans.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
 _SPAN_OF_EVIDENCE = {
-    "blocked": semconv.SPAN_CAUSE_BLOCKED,
-    "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
+    EvidenceKind.BLOCKED: semconv.SPAN_CAUSE_BLOCKED,
+    EvidenceKind.RUN_QUEUE: semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
 }
 # People read a chain: causes beyond these bounds are only counted.
 _MAX_SPANS = 64
@@ -222,7 +221,7 @@ class _ChainSpans:
             self._dropped += name is not None
             return
         pairs: Pairs = []
-        if evidence.kind == "blocked":
+        if evidence.kind == EvidenceKind.BLOCKED:
             add_wait(pairs, evidence.reason, evidence.functions, evidence.waker)
             pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:

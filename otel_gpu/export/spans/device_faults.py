@@ -1,8 +1,8 @@
 """Device errors: spans of the processes that had work there, log records of all."""
 
 from otel_gpu.enrich.activities import DeviceFaultActivity
-from otel_gpu.explain.chains import Severity
 from otel_gpu.explain.devices.xids import meaning_of
+from otel_gpu.explain.kinds import Severity
 from otel_gpu.export import semconv
 from otel_gpu.export.otlp.span_encoder import ERROR, INFO, WARN
 from otel_gpu.export.spans.descriptions import Pairs

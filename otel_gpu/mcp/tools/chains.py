@@ -29,7 +29,9 @@ from otel_gpu.report.document import (
     Culprit,
     Document,
     Evidence,
+    EvidenceKind,
     Incident,
+    Severity,
     Window,
     stack_of_cause,
 )
@@ -58,7 +60,8 @@ def get_causal_chains(
         str, Field(max_length=200, description="One incident or chain, in full.")
     ] = "",
     severity: Annotated[
-        Literal["high", "medium", "low"] | SkipJsonSchema[None], Field(description="Only these.")
+        Literal[Severity.HIGH, Severity.MEDIUM, Severity.LOW] | SkipJsonSchema[None],
+        Field(description="Only these."),
     ] = None,
     limit: Annotated[int, rows(50, "incidents, and chains")] = 5,
 ) -> Answer:
@@ -265,7 +268,7 @@ def _event(event: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
         thread=lambda _: event.comm,
         id=lambda _: interval.id,
     )
-    had_the_cpu = interval.culprit if interval.kind == "run_queue" else None
+    had_the_cpu = interval.culprit if interval.kind == EvidenceKind.RUN_QUEUE else None
     shown |= present(
         span_id=interval.span_id.hex(),
         bytes=event.size_bytes,

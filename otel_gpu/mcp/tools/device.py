@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -11,12 +11,13 @@ from otel_gpu.mcp.answers import Listing, first_of, micros, name_of, present, sa
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.tool import Answer, fields_of, share, since, table, tool
-from otel_gpu.report.devices.types import DeviceReport
+from otel_gpu.report.devices.types import DeviceReport, StepTimePart
 from otel_gpu.report.document import Document
 from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.wording.formats import short_function
 from otel_gpu.report.wording.short_names import short_names
 
+_Name = TypeVar("_Name", bound=str)
 _MAX_ID = 20
 # Only their lists can be cut, so few of them are written.
 _MAX_DEVICES, _MAX_ADVICE, _MAX_GATES = 3, 12, 20
@@ -105,7 +106,7 @@ def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]
             _STEP,
             limit,
             at_us=lambda step: since(step.start_unix_ns, document),
-            data_loader_us=lambda step: micros(step.parts.get("data_loader", 0)),
+            data_loader_us=lambda step: micros(step.parts.get(StepTimePart.DATA_LOADER, 0)),
         ),
         "kinds": table(row.kinds, "kind times time_us", limit),
         "kernels": _named(row.kernels, "id name kind times time_us longest_us", limit),
@@ -123,7 +124,7 @@ def _named(found: Sequence[Any], fields: str, limit: int) -> Listing:
     return table(found, fields, limit, name=lambda one: name_of(names[one.name]))
 
 
-def _times(times_ns: Mapping[str, int] | None) -> dict[str, object] | None:
+def _times(times_ns: Mapping[_Name, int] | None) -> dict[str, object] | None:
     if times_ns is None:
         return None
     return {name: micros(time_ns) for name, time_ns in largest_first(times_ns)}

@@ -7,9 +7,8 @@ of the window it can save: all of the time that it is about. What a trace cannot
 
 from collections.abc import Iterator, Sequence
 
-from otel_gpu.explain.accounting.verdicts import UNKNOWN
+from otel_gpu.explain.kinds import Bound
 from otel_gpu.explain.traces.device_use import DeviceUse
-from otel_gpu.explain.traces.device_verdict import GPU_BOUND
 from otel_gpu.report.devices.loss_advice import RULES_OF_LOSS
 from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.devices.work_advice import RULES_OF_WORK
@@ -22,10 +21,10 @@ _STRAGGLES, _MATCHED, _WAITED = 0.5, 10, 0.02
 
 def advice_for(name: str, use: DeviceUse) -> Iterator[Advice]:
     """Yield what to do about one device, whose row has this id; nothing without a verdict."""
-    if use.verdict.verdict == UNKNOWN:
+    if use.verdict.verdict == Bound.UNKNOWN:
         return
     # What the verdict is about comes first: what was lost, or else what the device did.
-    is_busy = use.verdict.verdict == GPU_BOUND
+    is_busy = use.verdict.verdict == Bound.GPU
     ranked = ((*RULES_OF_LOSS, *RULES_OF_WORK),) if is_busy else (RULES_OF_LOSS, RULES_OF_WORK)
     for rules in ranked:
         found = [advice for rule in rules for advice in rule(name, use)]

@@ -25,7 +25,7 @@ from otel_gpu.report.devices.types import (
     OperationRow,
 )
 from otel_gpu.state.traces.collectives import Key, find_waits
-from otel_gpu.state.traces.device_steps import TracedStep, counted
+from otel_gpu.state.traces.device_steps import StepTimePart, TracedStep, counted
 from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_ROWS: Final = 100
@@ -105,7 +105,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
     base_ns = trace.base_unix_ns
     steps = counted(use.steps)
     covered_ns = sum(step.duration_ns for step in use.steps)
-    busy_ns = sum(step.parts["kernel"] for step in use.steps)
+    busy_ns = sum(step.parts[StepTimePart.KERNEL] for step in use.steps)
     whole_ns = covered_ns or phases.window_ns or 1
     return DeviceReport(
         id=name,

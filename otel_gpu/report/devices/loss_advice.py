@@ -21,6 +21,7 @@ from otel_gpu.report.devices.advice_evidence import (
 )
 from otel_gpu.report.devices.types import Advice
 from otel_gpu.report.wording.formats import format_share, format_size
+from otel_gpu.state.traces.device_steps import StepTimePart
 from otel_gpu.state.traces.device_time import TO_DEVICE, WITHIN_DEVICE
 from otel_gpu.state.traces.host_regions import Region
 from otel_gpu.state.traces.host_time import Inside
@@ -60,7 +61,7 @@ def _loader_advice(use: DeviceUse) -> str:
             "The data loader runs in the training process (num_workers=0): give it workers, one less "
             "than there are CPUs to begin with, and persistent_workers=True"
         )
-    if period := find_loader_period([step.parts["data_loader"] for step in use.steps]):
+    if period := find_loader_period([step.parts[StepTimePart.DATA_LOADER] for step in use.steps]):
         return (
             f"Every {period.period} steps one waits for the data loader ({period.long} of {period.steps} "
             f"steps), as its workers end together if there are {period.period} of them: a "

@@ -8,6 +8,11 @@ is None, and ``gate`` says why.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from otel_gpu.explain.kinds import Bound
+from otel_gpu.explain.traces.device_verdict import LossKind
+from otel_gpu.explain.traces.idle_causes import IdleCause as IdleCause  # noqa: PLC0414 -- of rows of a report, too
+from otel_gpu.state.traces.device_steps import StepTimePart as StepTimePart  # noqa: PLC0414 -- as IdleCause
+
 
 class DeviceStepRow(NamedTuple):
     """
@@ -26,14 +31,14 @@ class DeviceStepRow(NamedTuple):
     exposed_communication_ns: int
     exposed_copy_ns: int
     idle_ns: int | None
-    parts: Mapping[str, int]
+    parts: Mapping[StepTimePart, int]
     set_aside: str
 
 
 class IdleRow(NamedTuple):
     """What a device waited for: the cause, what its thread did, and in which function of Python."""
 
-    cause: str
+    cause: IdleCause
     name: str
     python: str
     time_ns: int
@@ -45,7 +50,7 @@ class GapRow(NamedTuple):
     id: str
     start_unix_ns: int
     duration_ns: int
-    cause: str
+    cause: IdleCause
     name: str
     python: str
 
@@ -187,9 +192,9 @@ class DeviceReport(NamedTuple):
     steps: int
     step_median_ns: int | None
     step_rows: tuple[DeviceStepRow, ...]
-    verdict: str
+    verdict: Bound
     useful: float | None
-    lost: Mapping[str, int] | None
+    lost: Mapping[LossKind, int] | None
     utilization: float | None
     occupancy: float | None
     processors: float | None

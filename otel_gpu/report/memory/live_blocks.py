@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
-from otel_gpu.explain.chains import CauseKind, Failure
+from otel_gpu.explain.chains import Failure
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.memory.advice import advise, keep_cache
 from otel_gpu.explain.memory.allocator_churn import Churn
 from otel_gpu.explain.memory.out_of_memory import can_expand

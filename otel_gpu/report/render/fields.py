@@ -12,7 +12,7 @@ from otel_gpu.report.wording.phrases import CONTEXTS
 from otel_gpu.report.wording.sentences import Code, Name
 
 Read = Callable[[Any], Any]
-Key = TypeVar("Key", str, tuple[str, str])
+Key = TypeVar("Key", bound=str | tuple[str, str])
 Amount = TypeVar("Amount", int, float)
 SHOWN_SHARE = 0.005
 """What is less of a whole is not named."""

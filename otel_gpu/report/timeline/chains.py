@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from otel_gpu.report.causes import find_intervals
-from otel_gpu.report.document import Chain, Culprit, Document, Incident
+from otel_gpu.report.document import Chain, Culprit, Document, EvidenceKind, Incident
 from otel_gpu.report.timeline.activities import HOST, stack_lines, track_of
 from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Drawing, Instant, Slice, Track
 from otel_gpu.report.wording.formats import describe_kind, describe_thread, format_duration
@@ -11,6 +11,18 @@ from otel_gpu.report.wording.sentences import because, label_of, plain, sentence
 
 WHY, KEPT = "why", "kept others waiting"
 """Roles: what an effect's time was due to, and what others did to it."""
+
+
+# What is drawn already, or is not an interval of a thread.
+_NOT_DRAWN = frozenset(
+    {
+        EvidenceKind.ACCOUNT,
+        EvidenceKind.CALL,
+        EvidenceKind.DEVICE,
+        EvidenceKind.GAP,
+        EvidenceKind.COUNTERS,
+    }
+)
 
 
 class _Kept(NamedTuple):
@@ -69,8 +81,7 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
         end_ns = evidence.end_unix_ns
         if not interval.depth:
             start_ns, end_ns = max(start_ns, effect.start_unix_ns), min(end_ns, end_unix_ns)
-        not_drawn = ("account", "call", "device", "gap", "counters")
-        if end_ns <= start_ns or evidence.kind in not_drawn:
+        if end_ns <= start_ns or evidence.kind in _NOT_DRAWN:
             continue
         thread = interval.thread
         on = _track_of(thread, names, WHY) if thread else track

@@ -19,7 +19,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain import evidence
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.wakers import is_ended_by_threads
-from otel_gpu.report.document import Window
+from otel_gpu.report.document import EvidenceKind, Window
 
 
 class WindowEvent(NamedTuple):
@@ -129,7 +129,7 @@ class WindowDetail:
                 yield WindowEvent(process, event.tid, event.comm, what, whole)
             case OpenCallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.seen_unix_ns)
-                whole = whole._replace(id=f"open_{whole.id}", kind="open_call")
+                whole = whole._replace(id=f"open_{whole.id}", kind=EvidenceKind.OPEN_CALL)
                 yield WindowEvent(process, event.tid, event.comm, activity.api.name, whole)
             case StallActivity():
                 yield from self._stalls_of(activity)
@@ -138,7 +138,9 @@ class WindowDetail:
                 yield WindowEvent(process, event.tid, event.comm, f"child {child.pid}", fork)
             case ExitActivity(process, end_unix_ns, code):
                 name = f"exit-{process.pid}-{process.program_ktime_ns}"
-                end = Evidence(name, "exit", end_unix_ns, end_unix_ns, None, None, "", (), b"")
+                end = Evidence(
+                    name, EvidenceKind.EXIT, end_unix_ns, end_unix_ns, None, None, "", (), b""
+                )
                 what = "exit" if code is None else f"exit code {code}"
                 yield WindowEvent(process, process.pid, process.comm, what, end)
             case _:

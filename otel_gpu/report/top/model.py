@@ -25,10 +25,11 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
     OpenCallActivity,
 )
-from otel_gpu.explain.accounting.verdicts import UNKNOWN, find_verdicts
+from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Verdict
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import Bound
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.call_counts import api_rows
 from otel_gpu.report.causes import rank_of
@@ -180,8 +181,8 @@ class TopModel:
             yield ProcessLine(
                 images[key],
                 key in ended,
-                whole.verdict if whole else UNKNOWN,
-                part.verdict if part else UNKNOWN,
+                whole.verdict if whole else Bound.UNKNOWN,
+                part.verdict if part else Bound.UNKNOWN,
                 shown.budget_ns if shown else {},
                 with_names(tree, self._names.find) if tree else None,
             )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Incident
-from otel_gpu.report.document import ApiTotals, TimeNode
+from otel_gpu.report.document import ApiTotals, Bound, TimeNode, TimeState
 from otel_gpu.report.top.open_calls import OpenCallRow
 
 
@@ -33,9 +33,9 @@ class ProcessLine(NamedTuple):
 
     process: Program
     has_ended: bool
-    verdict: str
-    verdict_now: str
-    budget_ns: Mapping[str, int]
+    verdict: Bound
+    verdict_now: Bound
+    budget_ns: Mapping[TimeState, int]
     time_tree: TimeNode | None = None
 
 

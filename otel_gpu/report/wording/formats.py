@@ -8,8 +8,9 @@ from functools import lru_cache
 from otel_gpu.enrich import stack_text
 from otel_gpu.enrich.identity.identities import Program, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
-from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, Where
+from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, Where
 from otel_gpu.explain.devices.xids import meaning_of
+from otel_gpu.explain.kinds import EffectKind
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size
 from otel_gpu.report.document import OTHER_PROCESSES_PID

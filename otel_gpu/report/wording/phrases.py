@@ -7,8 +7,14 @@ What a cause means is judged in ``explain.rules``; these are the words that ever
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.explain.chains import CauseKind, EffectKind
-from otel_gpu.report.document import Context, ThreadState
+from otel_gpu.report.document import (
+    Bound,
+    CauseKind,
+    Context,
+    EffectKind,
+    ThreadState,
+    TimeClass,
+)
 
 # What has to do with one resource is drawn in one colour.
 GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
@@ -360,33 +366,33 @@ LOST_CPU = "run queue: its CPU was taken from it"
 """The first of these, of a thread that was at work."""
 
 VERDICTS: Mapping[str, str] = {
-    "gpu-bound": "Most of its time it waited for the GPU.",
-    "cpu-bound": "Most of its time its own code ran on a CPU.",
-    "cpu-starved": "Most of its time it was ready to run and had no CPU: another thread had it, or its CPU "
+    Bound.GPU: "Most of its time it waited for the GPU.",
+    Bound.CPU: "Most of its time its own code ran on a CPU.",
+    Bound.STARVED: "Most of its time it was ready to run and had no CPU: another thread had it, or its CPU "
     "quota was used up.",
-    "communication-bound": "Most of its time it waited for other ranks, which came later to a collective.",
-    "data-bound": "Most of its time it waited for data.",
-    "lock-bound": "Most of its time it waited for locks that other threads held.",
-    "allocation-bound": "Most of its time went to allocating, freeing or paging memory.",
-    "idle": "Most of its time it slept, because it chose to, or waited for requests.",
-    "stopped": "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
-    "mixed": "No single thing took clearly most of its time.",
-    "unknown": "Too little was seen of threads that feed the GPU.",
+    Bound.COMMUNICATION: "Most of its time it waited for other ranks, which came later to a collective.",
+    Bound.DATA: "Most of its time it waited for data.",
+    Bound.LOCK: "Most of its time it waited for locks that other threads held.",
+    Bound.MEMORY: "Most of its time went to allocating, freeing or paging memory.",
+    Bound.IDLE: "Most of its time it slept, because it chose to, or waited for requests.",
+    Bound.STOPPED: "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
+    Bound.MIXED: "No single thing took clearly most of its time.",
+    Bound.UNKNOWN: "Too little was seen of threads that feed the GPU.",
 }
 
 CLASSES: Mapping[str, tuple[str, str]] = {
-    "gpu": (GPU, "waiting for the GPU"),
-    "communication": (GPU, "waiting for other ranks"),
-    "cpu": (WORK, "its own work on a CPU"),
-    "starved": (CPU, "waiting for a CPU"),
-    "lock": (LOCK, "locks"),
-    "data": (DATA, "data: disks, other processes"),
-    "memory": (MEMORY, "memory: allocating, paging"),
-    "api": (API, "inside CUDA calls"),
-    "sleep": (OTHER, "its own sleep"),
-    "idle": (OTHER, "idle: nothing was asked of it"),
-    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
-    "other": (OTHER, "other"),
+    TimeClass.GPU: (GPU, "waiting for the GPU"),
+    TimeClass.COMMUNICATION: (GPU, "waiting for other ranks"),
+    TimeClass.CPU: (WORK, "its own work on a CPU"),
+    TimeClass.STARVED: (CPU, "waiting for a CPU"),
+    TimeClass.LOCK: (LOCK, "locks"),
+    TimeClass.DATA: (DATA, "data: disks, other processes"),
+    TimeClass.MEMORY: (MEMORY, "memory: allocating, paging"),
+    TimeClass.API: (API, "inside CUDA calls"),
+    TimeClass.SLEEP: (OTHER, "its own sleep"),
+    TimeClass.IDLE: (OTHER, "idle: nothing was asked of it"),
+    TimeClass.STOPPED: (OTHER, "stopped: by a signal, a debugger or its cgroup"),
+    TimeClass.OTHER: (OTHER, "other"),
 }
 """What a verdict compares: the tone of each and its words."""
 

@@ -18,6 +18,7 @@ from otel_gpu.report.document import (
     Culprit,
     Effect,
     EffectKind,
+    EvidenceKind,
     Failure,
     Incident,
     Program,
@@ -199,7 +200,7 @@ def circumstances(interval: Interval) -> Iterator[Sentence]:
         # Only in a run queue is it known that the other one had the CPU.
         yield (
             (evidence.culprit, " had the CPU")
-            if evidence.kind == "run_queue"
+            if evidence.kind == EvidenceKind.RUN_QUEUE
             else (evidence.culprit,)
         )
     if evidence.waker and evidence.waker not in (evidence.culprit, interval.thread):

@@ -10,11 +10,13 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from statistics import median
 from typing import Final, NamedTuple
 
 from otel_gpu.state.traces.device_time import DeviceTimeline, Phases
 from otel_gpu.state.traces.intervals import Spans, union
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
@@ -31,6 +33,19 @@ _NUMBER = re.compile(r"[#\s]*\d+$")
 _CUT_OFF, _WARM_UP = 0.8, 1.5
 
 
+class StepTimePart(StrEnum):
+    """What has the time of a step: work of the device, or else of the host."""
+
+    KERNEL = "kernel"
+    COMMUNICATION = KernelKind.COMMUNICATION
+    COPY = KernelKind.COPY
+    FILL = KernelKind.FILL
+    CALL = "call"
+    DATA_LOADER = "data_loader"
+    OPERATION = "operation"
+    OTHER = KernelKind.OTHER
+
+
 class TracedStep(NamedTuple):
     """
     One step.
@@ -38,9 +53,8 @@ class TracedStep(NamedTuple):
     Attributes:
         host_ns: Its duration on the host.
         thread: The thread of the step.
-        parts: Its time, each moment counted once: kernel, communication, copy, fill, call,
-            data_loader,
-          operation, other; the first of these that was active.
+        parts: Its time, each moment counted once for the first of these that was
+            active.
         set_aside: Why it does not count in medians; empty: it does.
     """
 
@@ -50,7 +64,7 @@ class TracedStep(NamedTuple):
     host_ns: int
     thread: int
     phases: Phases
-    parts: dict[str, int]
+    parts: dict[StepTimePart, int]
     set_aside: str = ""
 
     @property
@@ -187,27 +201,33 @@ def _work_ends(
     return ends_ns
 
 
-def _parts(timeline: DeviceTimeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
+def _parts(
+    timeline: DeviceTimeline, host: HostSpans, start_ns: int, end_ns: int
+) -> dict[StepTimePart, int]:
     kernels, communication, copies, busy = (
         spans.within(start_ns, end_ns)
         for spans in (timeline.kernels, timeline.communication, timeline.copies, timeline.busy)
     )
     parts = {
-        "kernel": kernels.length_ns,
-        "communication": communication.minus(kernels).length_ns,
-        "copy": copies.minus(kernels).minus(communication).length_ns,
+        StepTimePart.KERNEL: kernels.length_ns,
+        StepTimePart.COMMUNICATION: communication.minus(kernels).length_ns,
+        StepTimePart.COPY: copies.minus(kernels).minus(communication).length_ns,
     }
     # Other work of the device.
     busy_ns = busy.length_ns
-    parts["fill"] = busy_ns - sum(parts.values())
+    parts[StepTimePart.FILL] = busy_ns - sum(parts.values())
     left, left_ns = busy.gaps(start_ns, end_ns), end_ns - start_ns - busy_ns
-    ranked = {"call": host.calls, "data_loader": host.loader, "operation": host.operations}
+    ranked = {
+        StepTimePart.CALL: host.calls,
+        StepTimePart.DATA_LOADER: host.loader,
+        StepTimePart.OPERATION: host.operations,
+    }
     for name, spans in ranked.items():
         others = left.minus(spans.within(start_ns, end_ns))
         others_ns = left_ns if others is left else others.length_ns
         parts[name] = left_ns - others_ns
         left, left_ns = others, others_ns
-    parts["other"] = left_ns
+    parts[StepTimePart.OTHER] = left_ns
     return parts
 
 

@@ -11,7 +11,8 @@ from otel_gpu.explain.advice import (
     advise,
     advise_failed,
 )
-from otel_gpu.explain.chains import COUNTERS, Cause, Evidence
+from otel_gpu.explain.chains import Cause, Evidence
+from otel_gpu.explain.kinds import EvidenceKind
 from otel_gpu.explain.ranking import Added, added_to
 from otel_gpu.explain.rules import RULE_BY_KIND
 from otel_gpu.state.code_lines import NO_LINES
@@ -120,7 +121,7 @@ def test_what_is_usual_is_no_part_of_what_was_lost():
 
 def test_what_was_counted_comes_last_though_it_took_no_time():
     """How much of the wait it is, nobody knows."""
-    counters = (Evidence("c", COUNTERS, 0, 1, reason="7 lost"),)
+    counters = (Evidence("c", EvidenceKind.COUNTERS, 0, 1, reason="7 lost"),)
     counted = Cause("network", 0, 0.0, None, counters)
 
     assert advised(cause("gpu_wait", 100), counted) == ["gpu_wait", "counted"]

@@ -8,17 +8,13 @@ from otel_gpu.explain.advice import advice_of
 
 def test_every_kind_that_a_state_can_mean_has_a_rule():
     """A kind without advice would be of no use to anybody."""
-    places = (
-        *(rules.GAP, rules.SYNCHRONIZE, rules.COPY, rules.LAUNCH),
-        *(rules.FULL_QUEUE, rules.FIRST_CALL, rules.CHURN, rules.CALL),
-    )
     reasons = (
         *("lock", "gil", "io", "ipc", "sleep", "page_fault", "reclaim", "mmap_lock"),
         *("child_wait", "stopped", "driver", "unknown", "", "novel"),
     )
 
-    kinds = {rules.blocked_kind(reason, place) for reason in reasons for place in places}
-    kinds |= {rules.on_cpu_kind(place) for place in places}
+    kinds = {rules.blocked_kind(reason, place) for reason in reasons for place in rules.Place}
+    kinds |= {rules.on_cpu_kind(place) for place in rules.Place}
 
     assert kinds <= set(rules.KINDS)
 
@@ -47,7 +43,7 @@ def test_the_kinds_are_those_that_are_documented():
 )
 def test_these_are_nobodys_fault_on_the_host(kind):
     """However long they last, no operator has to look for somebody to blame."""
-    assert rules.RULE_BY_KIND[kind].fault == rules.NO_FAULT
+    assert rules.RULE_BY_KIND[kind].fault == rules.FaultSide.NOBODY
 
 
 def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import Field
 
-from otel_gpu.explain.chains import Severity
+from otel_gpu.explain.kinds import Severity
 from otel_gpu.mcp.arguments import ArgumentError, Question, read_arguments, rows
 from otel_gpu.mcp.tools import TOOLS
 from otel_gpu.report.stacks.top_stacks import CALLED, GRAPHS, MEASURES, MEMORY, WAITED

@@ -1,7 +1,8 @@
 """Who is to blame: each effect counts once, and no time twice."""
 
 from otel_gpu.enrich.identity.identities import Culprit, key_of
-from otel_gpu.explain.chains import Cause, CauseKind, Chain, Effect, EffectKind, Severity
+from otel_gpu.explain.chains import Cause, Chain, Effect
+from otel_gpu.explain.kinds import CauseKind, EffectKind, Severity
 from otel_gpu.report.chains import ChainRows
 from tests.activities import MS, T0, image
 

@@ -5,8 +5,9 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.enrich.thread_times import NO_WAIT
-from otel_gpu.explain.accounting.verdicts import CLASSES, STATES
+from otel_gpu.explain.accounting.verdicts import STATES
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import TimeClass
 from otel_gpu.report import chains as chain_rows
 from otel_gpu.report import collector as module
 from otel_gpu.report.collector import Collector
@@ -315,7 +316,7 @@ def test_what_bounds_a_process_is_in_the_report():
 
     (told,) = report.judged
     assert told.verdict == given.verdict
-    assert told.verdict_shares == dict.fromkeys(CLASSES, 0) | given.shares
+    assert told.verdict_shares == dict.fromkeys(TimeClass, 0) | given.shares
     assert told.budget_ns == dict.fromkeys(STATES, 0) | given.budget_ns
     assert report.images == (TRAINER,)
     assert report.notes[-1].endswith(": stalls 3.")

@@ -149,7 +149,7 @@ def _call(row: ApiTotals) -> object:
 
 def _wait(row: OffCpu) -> object:
     kind = kind_of_wait(row)
-    has_reason = row.reason and row.reason != kind
+    has_reason = row.reason and str(row.reason) != kind
     return (label_of(kind), *((Quiet(" ("), Name(row.reason), Quiet(")")) if has_reason else ()))
 
 

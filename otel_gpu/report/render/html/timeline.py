@@ -6,7 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from otel_gpu.report.document import CauseKind, Document
+from otel_gpu.report.devices.types import IdleCause
+from otel_gpu.report.document import CauseKind, Document, WaitReason
 from otel_gpu.report.render.html.markup import clip, source
 from otel_gpu.report.timeline.devices import IDLE
 from otel_gpu.report.timeline.timeline import Item, Timeline, TimelineRow
@@ -20,18 +21,18 @@ _NAME_CHARACTERS = 120
 _NAMES_CHARACTERS = 1 << 20
 # Of what is idle, the tone is that of what it waited for.
 IDLE_TONES: Mapping[str, str] = {
-    "data_loader": DATA,
-    "sync": API,
-    "allocator": MEMORY,
-    "host_op": WORK,
-    "python": WORK,
-    "host_other": OTHER,
-    "launch_latency": CPU,
-    "module_loading": CPU,
-    "dependency": LOCK,
-    "not_recorded": OTHER,
-    "no_launch": OTHER,
-    "noise": OTHER,
+    IdleCause.DATA_LOADER: DATA,
+    IdleCause.SYNC: API,
+    IdleCause.ALLOCATOR: MEMORY,
+    IdleCause.HOST_OP: WORK,
+    IdleCause.PYTHON: WORK,
+    IdleCause.HOST_OTHER: OTHER,
+    IdleCause.LAUNCH_LATENCY: CPU,
+    IdleCause.MODULE_LOADING: CPU,
+    IdleCause.DEPENDENCY: LOCK,
+    IdleCause.NOT_RECORDED: OTHER,
+    IdleCause.NO_LAUNCH: OTHER,
+    IdleCause.NOISE: OTHER,
 }
 # By category, what it is drawn in and what it is called.
 _KINDS: Mapping[str, tuple[str, str]] = {
@@ -57,9 +58,9 @@ _WAITS: Mapping[str, str] = {
     **{phrase.name: phrase.name for phrase in PHRASES.values()},
     **{kind: phrase.name for kind, phrase in PHRASES.items()},
     "run queue": PHRASES[CauseKind.RUN_QUEUE].name,
-    "queue": PHRASES[CauseKind.IPC].name,
-    "child_wait": PHRASES[CauseKind.IPC].name,
-    "driver": PHRASES[CauseKind.GPU_WAIT].name,
+    WaitReason.QUEUE: PHRASES[CauseKind.IPC].name,
+    WaitReason.CHILD_WAIT: PHRASES[CauseKind.IPC].name,
+    WaitReason.DRIVER: PHRASES[CauseKind.GPU_WAIT].name,
 }
 _SIGNS = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&'\u2028\u2029"})
 

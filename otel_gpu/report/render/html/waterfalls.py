@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.report.document import Chain, Culprit, Effect, Evidence
+from otel_gpu.report.document import Chain, Culprit, Effect, Evidence, EvidenceKind
 from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, listed
 from otel_gpu.report.render.html.tables import functions_of, place_of
 from otel_gpu.report.wording.formats import count_of, format_duration
@@ -56,7 +56,7 @@ def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
     blocks = [Rectangle("whole", 0.0, WIDTH)]
     for one in own:
         is_begin = one.evidence.start_unix_ns == effect.start_unix_ns
-        is_whole = is_begin and one.evidence.kind in ("call", "gap")
+        is_whole = is_begin and one.evidence.kind in (EvidenceKind.CALL, EvidenceKind.GAP)
         if not is_whole and not _is_partial(effect, one):
             blocks.append(_block(effect, one))
     length = _micros(effect.duration_ns)

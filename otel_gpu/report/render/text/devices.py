@@ -15,6 +15,7 @@ from otel_gpu.report.devices.types import (
     IdleRow,
     KernelRow,
     LaunchRow,
+    StepTimePart,
 )
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.text.tables import draw_table
@@ -337,7 +338,9 @@ STEP_FIELDS: tuple[fields.Field, ...] = (
     fields.figure(
         "idle", lambda step: math.nan if step.idle_ns is None else step.idle_ns, format_duration
     ),
-    fields.figure("data loader", lambda step: step.parts.get("data_loader", 0), format_duration),
+    fields.figure(
+        "data loader", lambda step: step.parts.get(StepTimePart.DATA_LOADER, 0), format_duration
+    ),
     fields.text("", attrgetter("set_aside")),
 )
 OPERATION_FIELDS: tuple[fields.Field, ...] = (

@@ -280,7 +280,7 @@ def _why(incident: Incident) -> Iterator[Text]:
         yield Text(f"   {printable(reason)}", style="dim")
 
 
-def style_of(severity: str) -> str:
+def style_of(severity: Severity) -> str:
     """Return the style of a severity; none for an unknown one."""
     return [*STYLES.values(), ""][rank_of(severity)]
 

@@ -1,9 +1,10 @@
 """The waterfall of one effect: what happened in it, to the microsecond."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time, longest_first
-from otel_gpu.report.document import Chain, Effect, Evidence
+from otel_gpu.report.document import Chain, Effect, Evidence, EvidenceKind
 from otel_gpu.report.wording.formats import (
     describe_kind,
     describe_place,
@@ -18,14 +19,14 @@ LEGEND = (
     "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ! counted   ? not seen"
 )
 
-_MARKS = {
-    "run_queue": "#",
-    "blocked": "=",
-    "gap": ".",
-    "call": "+",
-    "device": "+",
-    "fork": "*",
-    "counters": "!",
+_MARKS: Mapping[EvidenceKind, str] = {
+    EvidenceKind.RUN_QUEUE: "#",
+    EvidenceKind.BLOCKED: "=",
+    EvidenceKind.GAP: ".",
+    EvidenceKind.CALL: "+",
+    EvidenceKind.DEVICE: "+",
+    EvidenceKind.FORK: "*",
+    EvidenceKind.COUNTERS: "!",
 }
 # Also of time off the CPU of which it is not known which of the first two it was.
 _OTHER_MARK = "?"

@@ -4,27 +4,28 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
+from otel_gpu.report.document import TimeState
 from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.wording.formats import format_share
 
 # The letter of a state, and its style.
-_STYLES: Mapping[str, tuple[str, str]] = {
-    "gpu_wait": ("W", "black on green"),
-    "api": ("A", "black on cyan"),
-    "host": ("H", "white on blue"),
-    "run_queue": ("R", "white on red"),
-    "lock": ("L", "black on magenta"),
-    "gil": ("G", "black on bright_magenta"),
-    "io": ("I", "black on yellow"),
-    "ipc": ("C", "black on bright_yellow"),
-    "sleep": ("S", "black on white"),
-    "paging": ("P", "black on bright_red"),
-    "stopped": ("T", "white on magenta"),
-    "other": ("o", "white on bright_black"),
+_STYLES: Mapping[TimeState, tuple[str, str]] = {
+    TimeState.GPU_WAIT: ("W", "black on green"),
+    TimeState.API: ("A", "black on cyan"),
+    TimeState.HOST: ("H", "white on blue"),
+    TimeState.RUN_QUEUE: ("R", "white on red"),
+    TimeState.LOCK: ("L", "black on magenta"),
+    TimeState.GIL: ("G", "black on bright_magenta"),
+    TimeState.IO: ("I", "black on yellow"),
+    TimeState.IPC: ("C", "black on bright_yellow"),
+    TimeState.SLEEP: ("S", "black on white"),
+    TimeState.PAGING: ("P", "black on bright_red"),
+    TimeState.STOPPED: ("T", "white on magenta"),
+    TimeState.OTHER: ("o", "white on bright_black"),
 }
 
 
-def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
+def draw_bar(budget_ns: Mapping[TimeState, int], width: int) -> Text:
     """Draw a budget as ``width`` letters, states in their fixed order; empty without time."""
     bar = Text()
     total_ns = sum(budget_ns.get(state, 0) for state in _STYLES)
@@ -39,7 +40,7 @@ def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
     return bar
 
 
-def draw_legend(budgets_ns: Sequence[Mapping[str, int]]) -> Text:
+def draw_legend(budgets_ns: Sequence[Mapping[TimeState, int]]) -> Text:
     """Say what the letters mean, of the states that there are."""
     legend = Text()
     for state, (letter, style) in _STYLES.items():
@@ -50,7 +51,7 @@ def draw_legend(budgets_ns: Sequence[Mapping[str, int]]) -> Text:
     return legend
 
 
-def name_shares(budget_ns: Mapping[str, int], most: int) -> str:
+def name_shares(budget_ns: Mapping[TimeState, int], most: int) -> str:
     """Name the longest states of a budget with their shares."""
     total_ns = sum(budget_ns.values())
     shown = largest_first(budget_ns, SHOWN_SHARE * total_ns)[:most] if total_ns > 0 else []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from otel_gpu.report.causes import is_hosts_fault, path_of
-from otel_gpu.report.document import Incident, ProcessKey, key_of
+from otel_gpu.report.document import Bound, Incident, ProcessKey, key_of
 from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.render.text.document import style_of
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend, name_shares
@@ -34,7 +34,7 @@ from otel_gpu.report.wording.formats import (
 )
 from otel_gpu.report.wording.sentences import in_lines, plain
 
-_VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
+_VERDICTS = {Bound.GPU: "green", Bound.UNKNOWN: "dim"}
 _TALL, _WIDE = 36, 60
 _MOST_LEAVES = 3
 
@@ -183,7 +183,7 @@ def _process_cell(line: ProcessLine, controls: Controls) -> Text:
     return cell
 
 
-def _verdict_cell(verdict: str) -> Text:
+def _verdict_cell(verdict: Bound) -> Text:
     return Text(printable(verdict), style=_VERDICTS.get(verdict, "yellow"))
 
 

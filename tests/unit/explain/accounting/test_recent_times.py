@@ -7,9 +7,9 @@ from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.accounting.waited_for import account_intervals
-from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.intervals import CauseInterval
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.state.time_accounting import Account
 from tests.activities import APIS_BY_NAME, MS, SECOND, T0, capture, image, thread_time, times
 from tests.unit.explain.nccl.test_collectives import hanging

@@ -4,9 +4,10 @@ import pytest
 
 from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.explain.advice import advice_of
-from otel_gpu.explain.chains import CauseKind, DeviceTrouble, EffectKind
+from otel_gpu.explain.chains import DeviceTrouble
 from otel_gpu.explain.devices.xids import XIDS, meaning_of
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import CauseKind, EffectKind
 from tests.activities import GPU, SECOND, T0, device_fault, devices, open_call, snapshot, stall
 from tests.unit.explain.streams import (
     MS,

@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.verbs_results import EVENTS
 from otel_gpu.explain.advice import ADAPTER_ADVICE, COUNTED_ADVICE
-from otel_gpu.explain.chains import CauseKind
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.report.wording.formats import describe_kind
 from otel_gpu.report.wording.sentences import plain, sentence_of
 from otel_gpu.wire.communicators import Communicator

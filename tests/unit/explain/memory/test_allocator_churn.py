@@ -3,8 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MAIN_FRAME,

@@ -3,9 +3,9 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.explain.chains import CauseKind, EffectKind, Severity
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import worst_first
+from otel_gpu.explain.kinds import CauseKind, EffectKind, Severity
 from otel_gpu.explain.memory.advice import advise
 from otel_gpu.explain.memory.out_of_memory import can_expand
 from otel_gpu.wire.frames import Frame

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.explain.chains import CauseKind, EffectKind
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import CauseKind, EffectKind
 from otel_gpu.explain.nccl.collective_names import absence_text
 from otel_gpu.explain.settings import Settings
 from otel_gpu.procfs.jobs import RANK

@@ -5,8 +5,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
-from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.state import capture_state

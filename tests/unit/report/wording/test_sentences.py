@@ -2,8 +2,9 @@
 
 import pytest
 
-from otel_gpu.explain.accounting.verdicts import CLASSES, IDLE, MIXED, STATES, UNKNOWN
-from otel_gpu.explain.chains import Cause, CauseKind, Culprit
+from otel_gpu.explain.accounting.verdicts import STATES
+from otel_gpu.explain.chains import Cause, Culprit
+from otel_gpu.explain.kinds import Bound, CauseKind, TimeClass
 from otel_gpu.explain.rules import KINDS
 from otel_gpu.report.causes import path_of
 from otel_gpu.report.wording import phrases
@@ -22,10 +23,8 @@ def test_every_kind_state_and_class_can_be_told():
     assert set(KINDS) == set(CauseKind)
     assert set(KINDS) - set(phrases.PHRASES) == set()
     assert set(STATES) - set(phrases.STATES) == set()
-    assert set(CLASSES) - set(phrases.CLASSES) == set()
-    assert {IDLE, MIXED, UNKNOWN, "gpu-bound", "data-bound", "cpu-bound"} - set(
-        phrases.VERDICTS
-    ) == set()
+    assert set(TimeClass) - set(phrases.CLASSES) == set()
+    assert set(Bound) - {Bound.COPIES} == set(phrases.VERDICTS)
 
 
 @pytest.mark.parametrize(
