@@ -85,7 +85,7 @@ class Pages:
 def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:
     # The last value is 1 if the others are in their bounds; NULL: SQLite could not compare them.
     return types[-1] is int and all(
-        found is _TYPES[column.kind.sql] or (column.optional and found is type(None))
+        found is _TYPES[column.kind.sql] or (column.is_nullable and found is type(None))
         for found, column in zip(types[:-1], columns, strict=True)
     )
 

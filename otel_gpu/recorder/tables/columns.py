@@ -6,6 +6,7 @@ the range, because the file is untrusted input.
 """
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
@@ -44,14 +45,24 @@ JSON = ColumnKind("TEXT", 0, MAX_JSON)
 SPAN_ID = ColumnKind("BLOB", 0, 16)
 
 
+class ColumnClock(StrEnum):
+    """What the moments of a column are counted from."""
+
+    MONOTONIC = "CLOCK_MONOTONIC"
+    UNIX = "CLOCK_REALTIME"
+
+
 class Column(NamedTuple):
     """
     One column.
 
     Attributes:
-        meaning: Its meaning, also in ``schema_info``. If that explains NULL, the column can be NULL.
+        meaning: Its meaning, also in ``schema_info``.
         unit: Unit of numbers that have one: ``ns``, ``bytes``.
         made_of: The SQL that computes it from other columns; such a column is not stored.
+        is_nullable: Whether it can be NULL; ``meaning`` says what that means.
+        clock: Of moments in nanoseconds.
+        refers_to: The table that has the key of this name or number; empty: none.
     """
 
     name: str
@@ -59,17 +70,15 @@ class Column(NamedTuple):
     meaning: str
     unit: str = ""
     made_of: str = ""
-
-    @property
-    def optional(self) -> bool:
-        """Whether it can be NULL."""
-        return "NULL" in self.meaning
+    is_nullable: bool = False
+    clock: ColumnClock | None = None
+    refers_to: str = ""
 
     def sql(self) -> str:
         """Return the definition of the column."""
         if self.made_of:
             return f"{self.name} {self.kind.sql} GENERATED ALWAYS AS ({self.made_of}) VIRTUAL"
-        return f"{self.name} {self.kind.sql}{'' if self.optional else ' NOT NULL'}"
+        return f"{self.name} {self.kind.sql}{'' if self.is_nullable else ' NOT NULL'}"
 
     def is_sound(self) -> str:
         """Return the SQL condition that a value is in its bounds; empty without bounds."""
@@ -77,7 +86,7 @@ class Column(NamedTuple):
             return ""
         value = self.name if self.kind.sql == "INTEGER" else f"length({self.name})"
         sound = f"{value} BETWEEN {self.kind.least} AND {self.kind.most}"
-        return f"({self.name} IS NULL OR {sound})" if self.optional else sound
+        return f"({self.name} IS NULL OR {sound})" if self.is_nullable else sound
 
 
 class Table:

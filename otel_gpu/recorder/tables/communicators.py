@@ -1,6 +1,17 @@
 """The tables and the views of the progress of ranks in collectives."""
 
-from otel_gpu.recorder.tables.columns import JSON, S32, TEXT, U32, U64, WORD, Column, Table, View
+from otel_gpu.recorder.tables.columns import (
+    JSON,
+    S32,
+    TEXT,
+    U32,
+    U64,
+    WORD,
+    Column,
+    ColumnClock,
+    Table,
+    View,
+)
 from otel_gpu.recorder.tables.fields import DEVICE, PROCESS, SEQ, UNIX
 from otel_gpu.recorder.views.view_sql import ms, utc
 from otel_gpu.wire.communicators import OPERATIONS
@@ -27,6 +38,7 @@ _FIGURES = (
         U64,
         "when the program learned that, on CLOCK_MONOTONIC; 0: never",
         "ns",
+        clock=ColumnClock.MONOTONIC,
     ),
     Column("completions", U64, "number of collectives in waited_ns", "{collective}"),
     Column(
@@ -34,7 +46,13 @@ _FIGURES = (
     ),
     Column("captured", U64, "calls that became part of a graph", "{call}"),
     Column("failed", U64, "calls that failed", "{call}"),
-    Column("made_ktime_ns", U64, "when it was created or first observed, on CLOCK_MONOTONIC", "ns"),
+    Column(
+        "made_ktime_ns",
+        U64,
+        "when it was created or first observed, on CLOCK_MONOTONIC",
+        "ns",
+        clock=ColumnClock.MONOTONIC,
+    ),
     Column("rank", S32, "rank of the process; -1: unknown"),
     Column("rank_count", S32, "ranks of the communicator, on all hosts; 0: unknown"),
     Column("device", S32, "index as the process sees it; -1: unknown"),
@@ -45,7 +63,13 @@ _FIGURES = (
 _SHARED = (
     *_FIGURES,
     Column("operations", JSON, "calls and bytes by number of the operation, as a JSON object"),
-    Column("completed_unix_ns", U64, "completed_ktime_ns in Unix time; 0: never", "ns"),
+    Column(
+        "completed_unix_ns",
+        U64,
+        "completed_ktime_ns in Unix time; 0: never",
+        "ns",
+        clock=ColumnClock.UNIX,
+    ),
     Column("name", TEXT, "name in the program; empty: unknown"),
     Column(
         "calls",
@@ -69,7 +93,12 @@ COMMUNICATOR_TOTALS: tuple[Table, ...] = (
     Table(
         "communicator_totals",
         "Progress of the ranks of a process at the end of a chunk, if the chunk changed it.",
-        *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), *_HANDLE, DEVICE),
+        *(
+            PROCESS,
+            Column("chunk", U64, "number of the chunk; see chunks", refers_to="chunks"),
+            *_HANDLE,
+            DEVICE,
+        ),
         *_SHARED,
         key_length=4,
     ),

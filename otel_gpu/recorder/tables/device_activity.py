@@ -16,6 +16,7 @@ from otel_gpu.recorder.tables.columns import (
     U32,
     U64,
     Column,
+    ColumnClock,
     ColumnKind,
     Table,
 )
@@ -28,10 +29,12 @@ MAX_DURATION_NS = 10 * 86_400 * 10**9
 
 _TIME = ColumnKind("INTEGER", 0, MAX_TIME_NS)
 _DURATION = ColumnKind("INTEGER", 0, MAX_DURATION_NS)
-_TRACE = Column("trace", U64, "see device_traces.seq")
+_TRACE = Column("trace", U64, "see device_traces.seq", refers_to="device_traces")
 _STARTED = Column("start_ns", _TIME, "start, after base_unix_ns of its trace", "ns")
 _TOOK = Column("duration_ns", _DURATION, "duration", "ns")
-_NAME = Column("name", U64, "name; see device_names. NULL: unknown")
+_NAME = Column(
+    "name", U64, "name; see device_names. NULL: unknown", is_nullable=True, refers_to="device_names"
+)
 _DEVICE = Column("device", S32, "index as its process sees it; -1: unknown")
 _CORRELATION = Column(
     "correlation", U32, "number that a call and its enqueued work share in their trace; 0: unknown"
@@ -44,8 +47,8 @@ def _kinds(work: type[Work | HostWork]) -> tuple[ColumnKind, str]:
     )
 
 
-def _ns(name: str, meaning: str, kind: ColumnKind = U64) -> Column:
-    return Column(name, kind, meaning, "ns")
+def _ns(name: str, meaning: str, kind: ColumnKind = U64, *, is_nullable: bool = False) -> Column:
+    return Column(name, kind, meaning, "ns", is_nullable=is_nullable)
 
 
 ACTIVITIES, OPERATIONS = "device_activities", "host_operations"
@@ -104,7 +107,13 @@ PARTS: tuple[Table, ...] = (
         Column("stream", S64, "stream; -1: unknown"),
         *(_STARTED, _TOOK, _NAME, _CORRELATION),
         Column("size_bytes", U64, "bytes of copies and fills; 0: unknown", "bytes"),
-        Column("collective", U64, "see device_collectives. NULL: none, or unknown"),
+        Column(
+            "collective",
+            U64,
+            "see device_collectives. NULL: none, or unknown",
+            is_nullable=True,
+            refers_to="device_collectives",
+        ),
         Column(
             "occupancy",
             REAL,
@@ -116,9 +125,21 @@ PARTS: tuple[Table, ...] = (
         OPERATIONS,
         "Operations of host threads in traces; those of one thread are nested.",
         *(SEQ, _TRACE, Column("kind", *_kinds(HostWork))),
-        Column("thread", U64, "see device_threads. NULL: unknown"),
+        Column(
+            "thread",
+            U64,
+            "see device_threads. NULL: unknown",
+            is_nullable=True,
+            refers_to="device_threads",
+        ),
         *(_STARTED, _TOOK, _NAME, _CORRELATION),
-        Column("shapes", U64, "shapes of its inputs; see device_shapes. NULL: unknown"),
+        Column(
+            "shapes",
+            U64,
+            "shapes of its inputs; see device_shapes. NULL: unknown",
+            is_nullable=True,
+            refers_to="device_shapes",
+        ),
     ),
 )
 """The tables of a trace's rows, in the order of writing."""
@@ -128,7 +149,7 @@ _PHASES = (
     _ns("compute_ns", "time in which it computed"),
     _ns("exposed_communication_ns", "time in which it communicated, and did not compute"),
     _ns("exposed_copy_ns", "time in which it copied, and neither computed nor communicated"),
-    _ns("idle_ns", "idle time. NULL: unknown"),
+    _ns("idle_ns", "idle time. NULL: unknown", is_nullable=True),
 )
 _CAUSE = Column("cause", TEXT, "cause; see v_device_idle")
 _DID = Column("name", TEXT, "operation of the thread that launched next; empty: unknown")
@@ -145,7 +166,12 @@ FOUND: tuple[Table, ...] = (
         _ns("copy_ns", "all time in which it copied"),
         Column("steps", U32, "number of steps", "{step}"),
         Column("verdict", TEXT, "what bounds the program"),
-        Column("useful", REAL, "share of the window in which it computed. NULL: unknown"),
+        Column(
+            "useful",
+            REAL,
+            "share of the window in which it computed. NULL: unknown",
+            is_nullable=True,
+        ),
     ),
     Table(
         "device_steps",
@@ -175,10 +201,12 @@ DEVICE_NUMBERED: tuple[Table, ...] = (
         *(SEQ, END, START),
         Column("source", TEXT, "name of the file"),
         Column("tool", TEXT, "tool that recorded it"),
-        Column("base_unix_ns", U64, "origin of its times, in Unix time", "ns"),
+        Column(
+            "base_unix_ns", U64, "origin of its times, in Unix time", "ns", clock=ColumnClock.UNIX
+        ),
         Column("dated", U8, "0: the file does not contain it, and its modification time was used"),
-        Column("rank", U64, "rank of the process in its run. NULL: unknown"),
-        Column("ranks", U64, "number of ranks. NULL: unknown"),
+        Column("rank", U64, "rank of the process in its run. NULL: unknown", is_nullable=True),
+        Column("ranks", U64, "number of ranks. NULL: unknown", is_nullable=True),
         Column("program", TEXT, "program of the process; empty: the file does not contain it"),
         Column("host_name", TEXT, "its host; empty: the file does not contain it"),
         Column("processes", U64, "number of processes in the file"),

@@ -4,7 +4,7 @@ The tables of events: calls, stalls, gaps, forks, open calls, samples, steps and
 Each is described once. The schema, the rows to write and the activities of playback follow from that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import call, itemgetter
 from typing import Any, NamedTuple
 
@@ -22,7 +22,16 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.recorder.rows.events import event_rows
-from otel_gpu.recorder.tables.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
+from otel_gpu.recorder.tables.columns import (
+    MAX_INTEGER,
+    S64,
+    TEXT,
+    U64,
+    Column,
+    ColumnClock,
+    Row,
+    Table,
+)
 from otel_gpu.recorder.tables.fields import (
     DEVICE,
     END,
@@ -48,6 +57,10 @@ def _length(name: str, meaning: str, made_of: str) -> Column:
 _DURATION = _length("duration_ns", "duration", "end_ktime_ns - start_ktime_ns")
 
 
+_SINCE_START = {"start_unix_ns": "start_ktime_ns"}
+_OWN_SPAN = ("trace_id", "span_id", "parent_span_id")
+
+
 class Reference(NamedTuple):
     """
     A field of an activity beside its event, and its column.
@@ -65,16 +78,18 @@ class EventTable(NamedTuple):
     """
     A table of events: ``seq``, the references, the end, the fields of the event.
 
-    The other fields of an activity follow from its event: ``…api`` from the event's API number,
-    ``X_unix_ns`` from ``X_ktime_ns``, and ``…_id`` from ``ids``.
+    The other fields of an activity follow from its event.
 
     Attributes:
         event: The class of the events. Their first field is the time when the event was sent.
-        ids: Returns the ids of an event, in the order of the activity's fields.
+        ids: Returns the ids of an event, in the order of ``id_fields``.
         references: Columns beside the event.
         lengths: Columns computed from others.
         end: The column of the time when the event was sent, in Unix time.
         elsewhere: Text fields of the activity from another table; empty until that is read.
+        apis: Fields of the activity that are APIs; the event's fields of these names number them.
+        moments: Fields of the activity in Unix time, beside ``end``, and the event's field of each.
+        id_fields: Fields of the activity that are ids of traces and spans.
     """
 
     name: str
@@ -86,6 +101,9 @@ class EventTable(NamedTuple):
     lengths: tuple[Column, ...] = (_DURATION,)
     end: Column = END
     elsewhere: tuple[str, ...] = ()
+    apis: tuple[str, ...] = ()
+    moments: Mapping[str, str] = _SINCE_START
+    id_fields: tuple[str, ...] = _OWN_SPAN
 
     @property
     def table(self) -> Table:
@@ -108,11 +126,6 @@ class EventTable(NamedTuple):
     def end_place(self) -> int:
         """Index of the end in a row."""
         return 1 + len(self.references)
-
-    @property
-    def apis(self) -> list[str]:
-        """Names of the fields of the activity that are APIs."""
-        return [name for name in self.activity._fields if name.endswith("api")]
 
     def row_maker(self, names: Any) -> Callable[[int, Any], Row]:  # noqa: ANN401 -- see Reference
         """Return a function from a seq and an activity to a row; ``names`` is a ``StoredNames``."""
@@ -146,22 +159,19 @@ class EventTable(NamedTuple):
         """
         find = [_method(dictionary, reference) for reference in self.references]
         needed = _getter(
-            [place for place, one in enumerate(self.references) if not one.column.optional]
+            [place for place, one in enumerate(self.references) if not one.column.is_nullable]
         )
         find_api = dictionary.api
         fields, activity, ids_of = self.event._fields, self.activity, self.ids
-        starts = [
-            name for name in activity._fields if name.endswith("_unix_ns") and name != self.end.name
-        ]
         apis = _getter([fields.index(name) for name in self.apis])
-        ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
+        ktimes = _getter([fields.index(name) for name in self.moments.values()])
         empty = ("",) * len(self.elsewhere)
         made = [
             *("event", self.end.name, *(reference.field for reference in self.references)),
             *self.elsewhere,
             *self.apis,
-            *starts,
-            *(name for name in activity._fields if name.endswith("_id")),
+            *self.moments,
+            *self.id_fields,
         ]
         arrange = _getter([made.index(name) for name in activity._fields])
         _, restore = event_rows(self.event)
@@ -212,7 +222,13 @@ def _no_ids(_ids: SpanIds, _event: object) -> tuple[bytes, ...]:
 _OF_PROCESS = Reference("process", PROCESS, "process")
 _ON_DEVICE = Reference("device", DEVICE, "device")
 _AT_STACK = Reference("stack", STACK, "program_stack")
-_FUNCTIONS = Column("stack", U64, "stack in the kernel; see stacks. NULL: unknown")
+_FUNCTIONS = Column(
+    "stack",
+    U64,
+    "stack in the kernel; see stacks. NULL: unknown",
+    is_nullable=True,
+    refers_to="stacks",
+)
 _IN_KERNEL = Reference("functions", _FUNCTIONS, "stack")
 
 EVENT_TABLES: tuple[EventTable, ...] = (
@@ -225,6 +241,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         SpanIds.of_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
         elsewhere=("kernel",),
+        apis=("api",),
     ),
     EventTable(
         "stalls",
@@ -236,7 +253,12 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             _OF_PROCESS,
             Reference(
                 "reason",
-                Column("reason", TEXT, "why it was blocked; see reasons. Empty: not blocked"),
+                Column(
+                    "reason",
+                    TEXT,
+                    "why it was blocked; see reasons. Empty: not blocked",
+                    refers_to="reasons",
+                ),
                 "reason",
             ),
             _IN_KERNEL,
@@ -254,6 +276,8 @@ EVENT_TABLES: tuple[EventTable, ...] = (
                 "end_ktime_ns - runnable_ktime_ns",
             ),
         ),
+        moments=_SINCE_START | {"runnable_unix_ns": "runnable_ktime_ns"},
+        id_fields=("trace_id", "span_id", "run_queue_span_id", "parent_span_id"),
     ),
     EventTable(
         "gaps",
@@ -262,6 +286,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         Gap,
         SpanIds.of_gap,
         (_OF_PROCESS, _ON_DEVICE),
+        apis=("previous_api", "next_api"),
     ),
     EventTable(
         "forks",
@@ -271,7 +296,11 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         SpanIds.of_fork,
         (
             _OF_PROCESS,
-            Reference("child", Column("child", U64, "the new process; see processes"), "process"),
+            Reference(
+                "child",
+                Column("child", U64, "the new process; see processes", refers_to="processes"),
+                "process",
+            ),
         ),
     ),
     EventTable(
@@ -282,7 +311,10 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         SpanIds.of_open_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
         (_length("age_ns", "age at that time", "ktime_ns - start_ktime_ns"),),
-        Column("seen_unix_ns", U64, "time of the report, in Unix time", "ns"),
+        Column(
+            "seen_unix_ns", U64, "time of the report, in Unix time", "ns", clock=ColumnClock.UNIX
+        ),
+        apis=("api",),
     ),
     EventTable(
         "samples",
@@ -301,6 +333,8 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         ),
         (),
         UNIX._replace(meaning="when the clock ticked, in Unix time"),
+        moments={},
+        id_fields=(),
     ),
     EventTable(
         "steps",
@@ -327,6 +361,8 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         (),
         (),
         UNIX,
+        moments={},
+        id_fields=(),
     ),
     EventTable(
         "device_faults",
@@ -337,11 +373,18 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         (
             Reference(
                 "process",
-                Column("process", U64, "process whose work failed; NULL: no watched process"),
+                Column(
+                    "process",
+                    U64,
+                    "process whose work failed; NULL: no watched process",
+                    is_nullable=True,
+                    refers_to="processes",
+                ),
                 "process",
             ),
         ),
         (),
         UNIX,
+        moments={},
     ),
 )

@@ -2,12 +2,23 @@
 
 from collections.abc import Mapping
 
-from otel_gpu.recorder.tables.columns import JSON, S32, S64, U32, U64, WORD, Column, Table
+from otel_gpu.recorder.tables.columns import (
+    JSON,
+    S32,
+    S64,
+    U32,
+    U64,
+    WORD,
+    Column,
+    ColumnClock,
+    Table,
+)
 from otel_gpu.recorder.tables.fields import DEVICE, PROCESS, SEQ, STACK, UNIX, event_columns
 from otel_gpu.wire.blocks import OutOfMemory
 
+_LAST_REPORT = "last_ktime_ns"
 TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
-    "last_ktime_ns": (
+    _LAST_REPORT: (
         "last report of the allocator, to a tick of the kernel, on CLOCK_MONOTONIC",
         "ns",
     ),
@@ -52,7 +63,14 @@ _FIGURES = (
 def _totals(*, optional: bool) -> tuple[Column, ...]:
     rest = ". NULL: not read" if optional else ""
     return tuple(
-        Column(name, U64, f"{meaning}{rest}", unit)
+        Column(
+            name,
+            U64,
+            f"{meaning}{rest}",
+            unit,
+            is_nullable=optional,
+            clock=ColumnClock.MONOTONIC if name == _LAST_REPORT else None,
+        )
         for name, (meaning, unit) in TOTALS_MEANINGS.items()
     )
 
@@ -81,13 +99,14 @@ MEMORY_NUMBERED: tuple[Table, ...] = (
             "memory_map",
             JSON,
             "memory map at that time, as a JSON object: segments and blocks. NULL: unknown",
+            is_nullable=True,
         ),
     ),
     Table(
         "out_of_memory_stacks",
         "Stacks that allocated the blocks of a memory map.",
         Column("seq", U64, "seq of the failed request"),
-        *(_KEY, STACK._replace(meaning="stack in the program; see stacks")),
+        *(_KEY, STACK._replace(meaning="stack in the program; see stacks", is_nullable=False)),
         key_length=2,
     ),
 )
@@ -95,14 +114,23 @@ MEMORY_TOTALS: tuple[Table, ...] = (
     Table(
         "memory_totals",
         "Totals of a process's allocator per device at the end of a chunk, if the chunk changed them.",
-        *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), _NUMBER, DEVICE),
+        *(
+            PROCESS,
+            Column("chunk", U64, "number of the chunk; see chunks", refers_to="chunks"),
+            _NUMBER,
+            DEVICE,
+        ),
         *_totals(optional=True),
         key_length=3,
     ),
     Table(
         "memory_holder_totals",
         "Memory in use by stack at the end of a chunk, if the chunk changed it.",
-        *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), _NUMBER),
+        *(
+            PROCESS,
+            Column("chunk", U64, "number of the chunk; see chunks", refers_to="chunks"),
+            _NUMBER,
+        ),
         *(_KEY, STACK, *_FIGURES),
         key_length=4,
     ),

@@ -17,6 +17,7 @@ from otel_gpu.recorder.tables.columns import (
     U32,
     U64,
     Column,
+    ColumnClock,
     Table,
 )
 from otel_gpu.recorder.tables.fields import (
@@ -32,14 +33,14 @@ from otel_gpu.recorder.tables.fields import (
 )
 
 _LAST_CHUNK = Column("last_chunk", U64, "the latest chunk with rows that refer to this one")
-_CHUNK = Column("chunk", U64, "number of the chunk; see chunks")
+_CHUNK = Column("chunk", U64, "number of the chunk; see chunks", refers_to="chunks")
 _SEQS = (
     Column("first_seq", U64, "number of its first row"),
     Column("last_seq", U64, "number of its last row"),
 )
 _EXTENT = (
-    Column("start_unix_ns", U64, "the earliest moment in it", "ns"),
-    Column("end_unix_ns", U64, "the latest moment in it", "ns"),
+    Column("start_unix_ns", U64, "the earliest moment in it", "ns", clock=ColumnClock.UNIX),
+    Column("end_unix_ns", U64, "the latest moment in it", "ns", clock=ColumnClock.UNIX),
 )
 _IDENTITY = {
     "pid": "process id",
@@ -71,15 +72,23 @@ NAMES: tuple[Table, ...] = (
         "Programs that ran under a pid.",
         Column("process", U64, "number of the program"),
         _LAST_CHUNK,
-        Column("capture", U64, "see captures"),
+        Column("capture", U64, "see captures", refers_to="captures"),
         Column("pid", PID, "process id, in the agent's pid namespace"),
         Column(
-            "program_ktime_ns", U64, "start of the program; with pid, its key in the capture", "ns"
+            "program_ktime_ns",
+            U64,
+            "start of the program; with pid, its key in the capture",
+            "ns",
+            clock=ColumnClock.MONOTONIC,
         ),
         Column("comm", TEXT, "the kernel's name for it"),
         START,
-        Column("end_unix_ns", U64, "end. NULL: not yet", "ns"),
-        Column("exit_code", U32, "exit status of wait(2). NULL: none yet, or unknown"),
+        Column(
+            "end_unix_ns", U64, "end. NULL: not yet", "ns", is_nullable=True, clock=ColumnClock.UNIX
+        ),
+        Column(
+            "exit_code", U32, "exit status of wait(2). NULL: none yet, or unknown", is_nullable=True
+        ),
         Column("service_name", TEXT, "its service name"),
         Column("command", TEXT, "its command line; empty: unknown"),
         Column("container_id", TEXT, "id of its container; empty: none"),
@@ -91,8 +100,8 @@ NAMES: tuple[Table, ...] = (
         Column("cuda_device", U64, "number of the device"),
         _LAST_CHUNK,
         Column("cuda_index", S32, "index as the process sees it"),
-        Column("uuid", TEXT, "UUID; NULL: not observed"),
-        Column("model", TEXT, "model; NULL: not observed"),
+        Column("uuid", TEXT, "UUID; NULL: not observed", is_nullable=True),
+        Column("model", TEXT, "model; NULL: not observed", is_nullable=True),
     ),
     Table(
         "stacks",
@@ -122,7 +131,9 @@ NAMES: tuple[Table, ...] = (
         Column("api", U16, "the outermost open CUDA call, or the one before the gap; 0: none"),
         *who("who", "thread that had the CPU, or ended the wait. NULL: none, or unknown"),
         *who("end", "the last of the threads that waited for each other. NULL: unknown"),
-        Column("end_state", U8, "state of that thread; see states. 255: unknown"),
+        Column(
+            "end_state", U8, "state of that thread; see states. 255: unknown", refers_to="states"
+        ),
         Column("end_reason", TEXT, "why that thread was blocked; empty: not blocked"),
         WAITED_FOR,
     ),
@@ -143,19 +154,26 @@ NAMES: tuple[Table, ...] = (
         Column("series", U64, "number of the series"),
         _LAST_CHUNK,
         PROCESS,
-        Column("metric", U16, "see metrics"),
-        Column("api", U16, "see apis; of off_cpu and run_queue: see switch_types"),
-        Column("status", S32, "0: the calls that succeeded, else their error; see errors"),
+        Column("metric", U16, "see metrics", refers_to="metrics"),
+        Column(
+            "api", U16, "see apis; of off_cpu and run_queue: see switch_types", refers_to="apis"
+        ),
+        Column(
+            "status",
+            S32,
+            "0: the calls that succeeded, else their error; see errors",
+            refers_to="errors",
+        ),
         Column("device", S32, "device index as the process sees it; -1: unknown"),
         DEVICE,
-        Column("copy_kind", U8, "direction of copies; see copy_kinds"),
+        Column("copy_kind", U8, "direction of copies; see copy_kinds", refers_to="copy_kinds"),
         Column("nested", U8, "1: calls inside another CUDA call, which counts them too"),
     ),
     Table(
         "probes",
         "Libraries with probes.",
         Column("probe", U64, "number of the row"),
-        Column("capture", U64, "see captures"),
+        Column("capture", U64, "see captures", refers_to="captures"),
         SEQ,
         UNIX,
         INFO,
@@ -163,7 +181,7 @@ NAMES: tuple[Table, ...] = (
     Table(
         "buckets",
         "Value ranges of the buckets of aggregates.",
-        Column("capture", U64, "see captures"),
+        Column("capture", U64, "see captures", refers_to="captures"),
         Column("quantity", TEXT, "duration or size"),
         Column("bucket", U8, "number of the bucket"),
         Column(
@@ -171,6 +189,7 @@ NAMES: tuple[Table, ...] = (
             REAL,
             "value that represents the bucket. NULL: there is no upper bound",
             "ns, or bytes",
+            is_nullable=True,
         ),
         key_length=3,
     ),
@@ -181,13 +200,13 @@ TOTALS: tuple[Table, ...] = (
     Table(
         "aggregate_totals",
         "Totals of a series at the end of a chunk, if the chunk changed them.",
-        Column("series", U64, "see series"),
+        Column("series", U64, "see series", refers_to="series"),
         _CHUNK,
         Column("sum", U64, "sum as in aggregates, since the process began", "ns, or bytes"),
-        Column("min", U64, "the smallest; NULL: none", "as sum"),
+        Column("min", U64, "the smallest; NULL: none", "as sum", is_nullable=True),
         Column("max", U64, "the largest", "as sum"),
         Column("size_bytes", U64, "bytes of the successful calls", "bytes"),
-        Column("buckets", JSON, "counts by number of the bucket; see buckets"),
+        Column("buckets", JSON, "counts by number of the bucket; see buckets", refers_to="buckets"),
         key_length=2,
     ),
     Table(
@@ -210,7 +229,7 @@ BOOKS: tuple[Table, ...] = (
         _CHUNK,
         *_SEQS,
         *_EXTENT,
-        Column("written_unix_ns", U64, "time of its last write", "ns"),
+        Column("written_unix_ns", U64, "time of its last write", "ns", clock=ColumnClock.UNIX),
         Column("rows", U64, "number of rows with a seq", "{row}"),
         Column("bytes", S64, "estimated bytes in the file", "bytes"),
     ),
@@ -228,13 +247,21 @@ BOOKS: tuple[Table, ...] = (
         "Programs that wrote this store. One without an end is still running, or was killed.",
         Column("writer", U64, "number of the writer"),
         _LAST_CHUNK,
-        Column("began_unix_ns", U64, "when it opened the store", "ns"),
-        Column("ended_unix_ns", U64, "when it closed the store; NULL: it did not", "ns"),
+        Column("began_unix_ns", U64, "when it opened the store", "ns", clock=ColumnClock.UNIX),
+        Column(
+            "ended_unix_ns",
+            U64,
+            "when it closed the store; NULL: it did not",
+            "ns",
+            is_nullable=True,
+            clock=ColumnClock.UNIX,
+        ),
         Column(
             "lost_rows",
             U64,
             "maximum number of rows with a seq in its memory when it was killed. NULL: it was not killed",
             "{row}",
+            is_nullable=True,
         ),
         Column("version", TEXT, "version of the agent"),
         Column("pid", U32, "process id"),

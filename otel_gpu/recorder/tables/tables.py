@@ -17,6 +17,7 @@ from otel_gpu.recorder.tables.columns import (
     U32,
     U64,
     Column,
+    ColumnClock,
     Table,
 )
 from otel_gpu.recorder.tables.communicators import COMMUNICATOR_NUMBERED
@@ -43,7 +44,7 @@ LAUNCHES = Table(
     "launches",
     "Launches of kernels with a known name.",
     Column("seq", U64, "seq of the call"),
-    Column("kernel", U64, "the name of the kernel; see stacks"),
+    Column("kernel", U64, "the name of the kernel; see stacks", refers_to="stacks"),
 )
 NUMBERED: tuple[Table, ...] = (
     *(kind.table for kind in EVENT_TABLES),
@@ -57,7 +58,9 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         PROCESS,
         END,
-        Column("exit_code", U32, "exit status of wait(2); 0 for exec. NULL: unknown"),
+        Column(
+            "exit_code", U32, "exit status of wait(2); 0 for exec. NULL: unknown", is_nullable=True
+        ),
         Column("replaced", U8, "1: exec: its process runs another program now"),
     ),
     Table(
@@ -72,13 +75,17 @@ NUMBERED: tuple[Table, ...] = (
         "Counts of each series since its previous reading. They are exact and contain every "
         "call, also those without a row in calls.",
         SEQ,
-        Column("series", U64, "the series; see series"),
+        Column("series", U64, "the series; see series", refers_to="series"),
         Column("count", U64, "number of calls, gaps, stalls, copies or forks", "{event}"),
         Column("sum", S64, "sum of their durations or sizes", "ns, or bytes for copy_size"),
         Column("size_bytes", S64, "bytes of the successful calls", "bytes"),
-        Column("min", U64, "smallest value so far, if it is new; else NULL", "as sum"),
-        Column("max", U64, "largest value so far, if it is new; else NULL", "as sum"),
-        Column("buckets", JSON, "counts by number of the bucket; see buckets"),
+        Column(
+            "min", U64, "smallest value so far, if it is new; else NULL", "as sum", is_nullable=True
+        ),
+        Column(
+            "max", U64, "largest value so far, if it is new; else NULL", "as sum", is_nullable=True
+        ),
+        Column("buckets", JSON, "counts by number of the bucket; see buckets", refers_to="buckets"),
         key_length=2,
     ),
     Table(
@@ -106,7 +113,7 @@ NUMBERED: tuple[Table, ...] = (
         "Connections with TCP retransmits.",
         SEQ,
         UNIX,
-        WAITED_FOR._replace(meaning="the connection, as waited_for in stalls"),
+        WAITED_FOR._replace(meaning="the connection, as waited_for in stalls", is_nullable=False),
         Column("retransmits", U64, "retransmitted segments so far", "{segment}"),
     ),
     Table(
@@ -174,8 +181,8 @@ NUMBERED: tuple[Table, ...] = (
         "Causes of chains and of incidents, most expensive first.",
         _OF_EFFECT,
         Column("cause", U16, "number of the cause in it, from 0"),
-        Column("parent", U16, "the cause that this is a part of; NULL: none"),
-        Column("kind", TEXT, "see cause_kinds"),
+        Column("parent", U16, "the cause that this is a part of; NULL: none", is_nullable=True),
+        Column("kind", TEXT, "see cause_kinds", refers_to="cause_kinds"),
         Column("time_ns", S64, "time that it took", "ns"),
         Column("share", REAL, "share of the effect's duration, 0 to 1"),
         *who("culprit", "the culprit; NULL: none"),
@@ -189,8 +196,8 @@ NUMBERED: tuple[Table, ...] = (
         Column("evidence", U16, "number of the interval in the cause, from 0"),
         Column("id", TEXT, "id of the interval"),
         Column("kind", TEXT, "run_queue, blocked, call, gap, fork, unseen, account or device"),
-        Column("start_unix_ns", S64, "start, in Unix time", "ns"),
-        Column("end_unix_ns", S64, "end, in Unix time", "ns"),
+        Column("start_unix_ns", S64, "start, in Unix time", "ns", clock=ColumnClock.UNIX),
+        Column("end_unix_ns", S64, "end, in Unix time", "ns", clock=ColumnClock.UNIX),
         *who("culprit", "thread that had the CPU; NULL: unknown"),
         *who("waker", "thread that ended the wait; NULL: unknown"),
         Column("reason", TEXT, "why the thread was blocked; empty: not blocked"),
@@ -213,13 +220,13 @@ NUMBERED: tuple[Table, ...] = (
         Column("effects", U64, "number of its chains", "{chain}"),
         Column("advice", JSON, "what to do: a JSON list of sentences"),
         Column("chronic", U8, "1: covers all time of the launching threads, not only effects"),
-        Column("pid", PID, "the process; NULL: see its chains"),
+        Column("pid", PID, "the process; NULL: see its chains", is_nullable=True),
     ),
     Table(
         "incident_chains",
         "The worst chains of an incident.",
         Column("seq", U64, "seq of the incident"),
-        Column("chain_id", TEXT, "see chains.id"),
+        Column("chain_id", TEXT, "see chains.id", refers_to="chains"),
         key_length=2,
     ),
 )

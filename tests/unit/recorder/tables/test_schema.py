@@ -8,6 +8,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.waits.reasons import REASONS
 from otel_gpu.explain.rules import KINDS
 from otel_gpu.recorder.tables import schema
+from otel_gpu.recorder.tables.columns import ColumnClock
 from otel_gpu.recorder.tables.lookups import LOOKUPS, family_name, family_number
 from otel_gpu.recorder.views.views import MEANINGS
 
@@ -69,6 +70,38 @@ def test_numbers_that_end_in_a_unit_have_it(connection):
 
     assert len(units) > 40
     assert set(units.values()) == {"ns"}
+
+
+def test_the_text_of_a_column_agrees_with_its_fields():
+    """Who reads what NULL means, which clock it is or where to look finds it in the column as well."""
+    columns = [column for table in schema.TABLES for column in table.columns]
+
+    assert [
+        column.name for column in columns if column.is_nullable != ("NULL" in column.meaning)
+    ] == []
+    for column in columns:
+        assert column.refers_to in {"", *schema.TABLE_BY_NAME}
+        if "CLOCK_MONOTONIC" in column.meaning and column.unit == "ns":
+            assert column.clock is ColumnClock.MONOTONIC
+        if column.clock is not None:
+            assert column.name.endswith(
+                "ktime_ns" if column.clock is ColumnClock.MONOTONIC else "unix_ns"
+            )
+        if column.refers_to and "see " in column.meaning:
+            assert f"see {column.refers_to}" in column.meaning
+
+
+def test_moments_have_a_clock():
+    """Moments of two clocks that stand side by side are not mixed up."""
+    moments = {
+        column.name
+        for table in schema.TABLES
+        for column in table.columns
+        if column.name.endswith(("ktime_ns", "unix_ns"))
+    }
+    assert moments == {
+        column.name for table in schema.TABLES for column in table.columns if column.clock
+    }
 
 
 def test_our_own_schema_is_known_to_the_letter(connection):
