@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from otel_gpu.capture.steps.detector import DetectionState
+from otel_gpu.capture.steps.period_search import Reason
 from otel_gpu.limits.shares import of_user
 from otel_gpu.report.wording.formats import count_of, format_time, printable
 from otel_gpu.state.agent_health import AgentReadings
@@ -14,12 +16,12 @@ NO_CALLS: Final = "No CUDA call was counted."
 
 # Of threads, as the agent counts them.
 _WITHOUT_STEPS: Final[Mapping[str, str]] = {
-    "no_iterations": "do not repeat themselves",
-    "by_chance": "repeat themselves no more than in any order",
-    "no_edges": "do not tell where an iteration of them begins and ends",
-    "unsure": "make rounds that are too unlike each other",
-    "too_short": "make iterations of less than a millisecond",
-    "lost": "do not make any more the steps that were found",
+    Reason.NO_ITERATIONS: "do not repeat themselves",
+    Reason.BY_CHANCE: "repeat themselves no more than in any order",
+    Reason.NO_EDGES: "do not tell where an iteration of them begins and ends",
+    Reason.UNSURE: "make rounds that are too unlike each other",
+    DetectionState.TOO_SHORT: "make iterations of less than a millisecond",
+    DetectionState.LOST: "do not make any more the steps that were found",
 }
 
 # What was refused to a program that had its share, by bound.

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Resource
+from otel_gpu.explain.kinds import EffectKind
 from otel_gpu.explain.nccl import collective_names
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.measures import switch_attributes
@@ -22,8 +23,6 @@ from otel_gpu.wire.events import CudaCall, Gap, OpenCall, Stall
 from otel_gpu.wire.probe_table import Api
 
 _MAX_FUNCTIONS = 16
-OUT_OF_MEMORY = "out_of_memory"
-"""The type of the error, whichever allocator failed."""
 _INT64_LIMIT = 1 << 63
 _WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
@@ -77,7 +76,7 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
 
 def describe_failure(event: OutOfMemory, api: Api | None, stack: Attributes) -> Attributes:
     """Return the requested size and the memory state; ``stack`` has the attributes of the stack."""
-    pairs: Pairs = [(semconv.ERROR_TYPE, OUT_OF_MEMORY)]
+    pairs: Pairs = [(semconv.ERROR_TYPE, EffectKind.OUT_OF_MEMORY)]
     if api is not None:
         pairs.append((semconv.GPU_CUDA_API, api.name))
     sizes = [

@@ -27,6 +27,7 @@ from otel_gpu.report.stacks.top_stacks import (
     TIME,
     WAITED,
     StackCollector,
+    StackKind,
     StackReport,
     StackRow,
 )
@@ -63,9 +64,18 @@ def get_stacks(
     asked: Question,
     *,
     of: Annotated[
-        Literal["calls", "waits", "cpu", "off-cpu", "wall", "in-use", "allocated", "peak"],
+        Literal[
+            StackKind.CALLS,
+            StackKind.WAITS,
+            StackKind.CPU,
+            StackKind.OFF_CPU,
+            StackKind.WALL,
+            StackKind.IN_USE,
+            StackKind.ALLOCATED,
+            StackKind.PEAK,
+        ],
         Field(description=_OF),
-    ] = "calls",
+    ] = StackKind.CALLS,
     by: Annotated[Literal["time", "calls", "bytes"], Field(description="What counts.")] = "time",
     api: Annotated[str, Field(max_length=_MAX_NAME, description=_API)] = "",
     reason: Annotated[str, Field(max_length=_MAX_NAME, description=_REASON)] = "",
@@ -153,7 +163,7 @@ def _alike_key(row: StackRow) -> tuple[object, ...]:
     return row.process.pid, row.name, names_of(row.stack, _MAX_FRAMES)
 
 
-def _own(kind: str) -> dict[str, Callable[[StackRow], object]]:
+def _own(kind: StackKind) -> dict[str, Callable[[StackRow], object]]:
     return {_NAMES[kind]: lambda row: row.name, kind: lambda row: row.calls}
 
 

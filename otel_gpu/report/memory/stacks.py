@@ -6,7 +6,14 @@ from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.report.document import OTHER_PROCESSES_PID, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
-from otel_gpu.report.stacks.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
+from otel_gpu.report.stacks.top_stacks import (
+    BYTES,
+    IN_USE,
+    MAX_ROWS,
+    StackKind,
+    StackReport,
+    StackRow,
+)
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.memory.blocks import AllocatorState, MemoryStack
@@ -32,7 +39,7 @@ class MemoryStackCollector:
         self,
         window: Window = Window(),  # noqa: B008 -- immutable
         *,
-        kind: str = IN_USE,
+        kind: StackKind = IN_USE,
         pids: Iterable[int] = (),
         rejected: Mapping[str, int] | None = None,
     ) -> None:

@@ -15,6 +15,7 @@ made says nothing about another time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -33,15 +34,31 @@ from otel_gpu.report.stacks.intervals import ON_CPU, StackInterval, intervals_of
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import COUNTED, CaptureState
+from otel_gpu.state.memory.blocks import By
 
 MAX_ROWS = 16_384
 """Stacks kept apart, each per process and API; what is beyond them is counted."""
 
 CALLS, TIME, BYTES = "calls", "time", "bytes"
 MEASURES = (TIME, CALLS, BYTES)
-CALLED, WAITED = "calls", "waits"
-CPU, OFF_CPU, WALL = GRAPHS = ("cpu", "off-cpu", "wall")
-IN_USE, ALLOCATED, PEAK = MEMORY = ("in-use", "allocated", "peak")
+
+
+class StackKind(StrEnum):
+    """What stacks are of."""
+
+    CALLS = "calls"
+    WAITS = "waits"
+    CPU = "cpu"
+    OFF_CPU = "off-cpu"
+    WALL = "wall"
+    IN_USE = By.IN_USE
+    ALLOCATED = By.ALLOCATED
+    PEAK = By.PEAK
+
+
+CALLED, WAITED = StackKind.CALLS, StackKind.WAITS
+CPU, OFF_CPU, WALL = GRAPHS = (StackKind.CPU, StackKind.OFF_CPU, StackKind.WALL)
+IN_USE, ALLOCATED, PEAK = MEMORY = (StackKind.IN_USE, StackKind.ALLOCATED, StackKind.PEAK)
 """Of the memory of devices; see ``memory_stacks``."""
 _TITLES = {
     IN_USE: "device memory in use in the end",
@@ -107,7 +124,7 @@ class StackReport(NamedTuple):
     source: str
     start_unix_ns: int
     end_unix_ns: int
-    kind: str
+    kind: StackKind
     by: str
     rows: tuple[StackRow, ...]
     seen: int
@@ -152,7 +169,7 @@ class StackCollector:
         self,
         window: Window = Window(),  # noqa: B008 -- immutable
         *,
-        kind: str = CALLED,
+        kind: StackKind = CALLED,
         pids: Iterable[int] = (),
         names: Iterable[str] = (),
         threads: Iterable[str] = (),

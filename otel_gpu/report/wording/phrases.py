@@ -14,6 +14,7 @@ from otel_gpu.report.document import (
     EffectKind,
     ThreadState,
     TimeClass,
+    TimeState,
 )
 
 # What has to do with one resource is drawn in one colour.
@@ -397,19 +398,19 @@ CLASSES: Mapping[str, tuple[str, str]] = {
 """What a verdict compares: the tone of each and its words."""
 
 STATES: Mapping[str, tuple[str, str]] = {
-    "gpu_wait": (GPU, "waiting for the GPU"),
-    "api": (API, "inside CUDA calls"),
-    "host": (WORK, "its own work"),
-    "run_queue": (CPU, "waiting for a CPU"),
-    "lock": (LOCK, "locks"),
-    "gil": (LOCK, "Python's GIL"),
-    "io": (DATA, "disks"),
-    "ipc": (DATA, "data from others"),
-    "sleep": (DATA, "sleep"),
-    "paging": (MEMORY, "paging"),
-    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
-    "other": (OTHER, "other"),
-    "idle": (OTHER, "idle: nothing was asked of it"),
+    TimeState.GPU_WAIT: (GPU, "waiting for the GPU"),
+    TimeState.API: (API, "inside CUDA calls"),
+    TimeState.HOST: (WORK, "its own work"),
+    TimeState.RUN_QUEUE: (CPU, "waiting for a CPU"),
+    TimeState.LOCK: (LOCK, "locks"),
+    TimeState.GIL: (LOCK, "Python's GIL"),
+    TimeState.IO: (DATA, "disks"),
+    TimeState.IPC: (DATA, "data from others"),
+    TimeState.SLEEP: (DATA, "sleep"),
+    TimeState.PAGING: (MEMORY, "paging"),
+    TimeState.STOPPED: (OTHER, "stopped: by a signal, a debugger or its cgroup"),
+    TimeState.OTHER: (OTHER, "other"),
+    TimeState.IDLE: (OTHER, "idle: nothing was asked of it"),
 }
 """The states of the time budget, in their fixed order: the tone of each and its words."""
 
