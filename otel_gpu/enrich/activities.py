@@ -1,12 +1,11 @@
 """
-The activities: events with Unix time and names.
+Activities: events with Unix time and names.
 
-An activity keeps its event and adds what the event's numbers mean: the process
-program, the API's row in the probe table, Unix times in nanoseconds.
+An activity keeps its event and adds what the event's numbers stand for: the process, the API's row
+in the probe table, Unix times in nanoseconds.
 
-An activity that can become a span carries the ids of that span, which are not worked
-out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
-``parent_span_id`` (empty: a root). Where they come from is in ``ids.py``.
+An activity that can become a span carries that span's ids: ``trace_id`` (16 bytes), ``span_id`` (8
+bytes; empty: no span) and ``parent_span_id`` (empty: a root). ``ids.py`` computes them.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +33,9 @@ from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 
 class CallActivity(NamedTuple):
-    """A chosen CUDA call; ``stack`` is where it was made, ``kernel`` what it launched, if known."""
+    """
+    A recorded CUDA call; ``stack`` is where it was made, ``kernel`` what it launched, if known.
+    """
 
     process: Program
     event: CudaCall
@@ -53,10 +54,10 @@ class StallActivity(NamedTuple):
     """
     A scheduler stall of a watched thread.
 
-    ``reason`` says what it was blocked on, ``NONE`` when it was not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
-    where in the program it left the CPU. A stall can be two spans: ``span_id`` is that of
-    the time until it could run, ``run_queue_span_id`` that of its wait for a CPU; where
-    there was no such time, the id is empty.
+    ``reason`` is what it was blocked on, ``NONE`` when it was not blocked at all. ``functions`` is
+    its kernel stack, innermost first, and ``stack`` where in the program it left the CPU. A stall
+    can be two spans: ``span_id`` is that of the time until it could run, ``run_queue_span_id`` that
+    of its wait for a CPU. An id is empty if there was no such time.
     """
 
     process: Program
@@ -75,7 +76,7 @@ class StallActivity(NamedTuple):
 
 
 class GapActivity(NamedTuple):
-    """A chosen gap between two CUDA calls of a thread."""
+    """A recorded gap between two CUDA calls of a thread."""
 
     process: Program
     event: Gap
@@ -91,10 +92,10 @@ class GapActivity(NamedTuple):
 
 class SampleActivity(NamedTuple):
     """
-    Where a thread was that was on a CPU.
+    Where a thread on a CPU was.
 
     ``event.weight_ns`` is the time on CPUs that it stands for. ``functions`` is its kernel stack,
-    innermost first, empty if it was in user space, and ``stack`` where in the program it was.
+    innermost first, empty in user space, and ``stack`` where in the program it was.
     """
 
     process: Program
@@ -105,21 +106,21 @@ class SampleActivity(NamedTuple):
 
 
 class TimesActivity(NamedTuple):
-    """The time account at one moment."""
+    """One reading of the thread times."""
 
     unix_ns: int
     times: tuple[ThreadTime, ...]
 
 
 class WhoActivity(NamedTuple):
-    """Who somebody is that others name by numbers only; the last word about each holds."""
+    """The names of a process or thread that others refer to by number; the latest ones count."""
 
     unix_ns: int
     who: Who
 
 
 class ResourceActivity(NamedTuple):
-    """A connection's other end, and how many segments were sent to it once more so far."""
+    """The other end of a connection, and how many segments were retransmitted to it so far."""
 
     unix_ns: int
     resource: Resource
@@ -127,28 +128,30 @@ class ResourceActivity(NamedTuple):
 
 
 class PressureActivity(NamedTuple):
-    """The load of the host and of the watched cgroups at one moment: context, no cause."""
+    """One reading of the load of the host and of the watched cgroups: context, never a cause."""
 
     unix_ns: int
     info: Mapping[str, Any]
 
 
 class ContextActivity(NamedTuple):
-    """In which span of its own application a thread was; what that is of comes after it."""
+    """
+    The span of its own application that a thread was in; the event that it belongs to follows.
+    """
 
     unix_ns: int
     event: ThreadContext
 
 
 class DevicesActivity(NamedTuple):
-    """What the devices of the host said of themselves at one moment."""
+    """One reading of the devices of the host."""
 
     unix_ns: int
     info: Mapping[str, Any]
 
 
 class DeviceFaultActivity(NamedTuple):
-    """An error of a device; ``process`` is the watched one whose work it was, if it is known."""
+    """An error of a device; ``process`` is the watched one whose work it was, None if not known."""
 
     unix_ns: int
     process: Program | None
@@ -159,7 +162,7 @@ class DeviceFaultActivity(NamedTuple):
 
 
 class FabricActivity(NamedTuple):
-    """What the network adapters that do RDMA said at one moment."""
+    """One reading of the network adapters that do RDMA."""
 
     unix_ns: int
     info: Mapping[str, Any]
@@ -174,9 +177,9 @@ class MemoryActivity(NamedTuple):
 
 class BlocksActivity(NamedTuple):
     """
-    What a framework's allocator said of one device of a process at one moment.
+    One reading of a framework's allocator for one device of a process.
 
-    ``holders`` are those that changed, by the key of their stack; 0: it is not known where.
+    ``holders`` are those that changed, by the key of their stack; 0: not known.
     """
 
     unix_ns: int
@@ -189,11 +192,11 @@ class BlocksActivity(NamedTuple):
 
 class CommunicatorActivity(NamedTuple):
     """
-    How far one rank is with the collectives of one communicator.
+    The progress of one rank with the collectives of one communicator.
 
-    ``handle`` tells the communicators of a process apart, also those that had the same address.
-    ``recent_unix_ns`` are the calls of ``communicator.recent`` and ``stacks`` where they were made,
-    ``completed_unix_ns`` is when the program learned of the latest end (0: it never asked).
+    ``handle`` is unique within a process, also among communicators that had the same address.
+    ``recent_unix_ns`` are the times of ``communicator.recent`` and ``stacks`` where they were
+    called. ``completed_unix_ns`` is when the program learned of the latest end (0: it never asked).
     """
 
     unix_ns: int
@@ -210,8 +213,8 @@ class OutOfMemoryActivity(NamedTuple):
     """
     A request for device memory that failed, and where.
 
-    ``api`` is the call that said so, None: a framework did. ``map`` is what was where at that
-    moment, as ``MemoryMap.info``, with the stack of each key in ``stacks``.
+    ``api`` is the call that failed, None: a framework reported it. ``map`` is the layout of memory
+    at that time, as ``MemoryMap.info``, with the stack of each key in ``stacks``.
     """
 
     unix_ns: int
@@ -228,7 +231,7 @@ class OutOfMemoryActivity(NamedTuple):
 
 
 class DeviceTraceActivity(NamedTuple):
-    """What a process recorded of its devices and of itself."""
+    """The trace that a process recorded of its devices and of itself."""
 
     unix_ns: int
     trace: DeviceTrace
@@ -277,21 +280,21 @@ class Series(NamedTuple):
 
 
 class AggregatesActivity(NamedTuple):
-    """All series at one moment."""
+    """One reading of all series."""
 
     unix_ns: int
     series: tuple[Series, ...]
 
 
 class CountersActivity(NamedTuple):
-    """The kernel side's counters at one moment, by their enumerator's name."""
+    """One reading of the kernel side's counters, by their enumerator's name."""
 
     unix_ns: int
     values: Mapping[str, int]
 
 
 class StatusActivity(NamedTuple):
-    """The agent's own figures at one moment."""
+    """One reading of the agent's own figures."""
 
     unix_ns: int
     info: Mapping[str, Any]
@@ -308,7 +311,7 @@ class CaptureActivity(NamedTuple):
     """
     How the capture was made; the first activity of every stream.
 
-    ``seed`` is in the ids of all its spans: 8 bytes that no other capture has.
+    ``seed`` is in the ids of all its spans: 8 bytes, different for each capture.
     """
 
     unix_ns: int
@@ -316,17 +319,17 @@ class CaptureActivity(NamedTuple):
     seed: bytes
 
     def lacks(self, what: str) -> bool:
-        """Say whether a capture cannot tell something; see ``wire.events.Capture``."""
+        """Return whether a capture does not record something; see ``wire.events.Capture``."""
         unknown = self.info.get("unknown")
         return isinstance(unknown, list | tuple) and what in unknown
 
 
 class ExitActivity(NamedTuple):
     """
-    A watched program ended; nothing of it follows but its last series.
+    A watched program ended; only its last series follow.
 
-    ``exit_code`` is as ``wait(2)`` gives it, None where the end was not seen. ``is_replaced`` says
-    that its process lives on, and runs another program.
+    ``exit_code`` is that of ``wait(2)``, None if the end was not seen. ``is_replaced``: its process
+    runs another program now.
     """
 
     process: Program
@@ -371,4 +374,4 @@ END_OF: Mapping[type, Callable[[Any], int]] = {
     kind: attrgetter(next(iter(_ENDS & set(kind._fields))))
     for kind in get_args(Activity)
 }
-"""By kind of activity, what says when one ended or was read, in Unix nanoseconds."""
+"""By kind of activity, the time when one ended or was read, in Unix nanoseconds."""

@@ -1,4 +1,4 @@
-"""Blocks of device memory: where each key of a stack was, and requests that wait for their map."""
+"""Blocks of device memory: the stack of each key, and failed requests that wait for their map."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -18,28 +18,28 @@ from otel_gpu.wire.blocks import (
 )
 
 MAX_BLOCK_STACKS: Final = 65_536
-"""Keys remembered, of all processes: each is told once in the life of its process."""
+"""Keys kept, of all processes: each is sent once in the life of its process."""
 MAP_PATIENCE_NS: Final = 5_000_000_000
-"""The map of a device is read right after a request failed: longer, none comes."""
+"""The map of a device is read right after a request failed; after this time none comes."""
 
 _MAX_FAILED = 256
 
 
 class BlockStacks:
-    """Where the blocks of each key were allocated; bounded, the oldest are forgotten first."""
+    """Where the blocks of each key were allocated; bounded, the oldest are evicted first."""
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
         self._known: Fifo[tuple[ProcessKey, int], CallStack] = Fifo(MAX_BLOCK_STACKS)
 
     def learn(self, event: BlockStack) -> None:
-        """Remember where a key was, if that is known."""
+        """Keep the stack of a key, if it is known."""
         stack = self._stacks.find(event.user_stack)
         if stack is not None:
             self._known[(event.pid, event.program_ktime_ns), event.stack] = stack
 
     def find(self, program: ProcessKey, key: int) -> CallStack | None:
-        """Return where a key was; None: that is not known."""
+        """Return the stack of a key; None: not known."""
         return self._known.get((program, key))
 
     def clear(self) -> None:
@@ -48,7 +48,7 @@ class BlockStacks:
 
 
 class BlocksRead(NamedTuple):
-    """What was read of one device of one program."""
+    """The reading of one device of one program."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -60,7 +60,7 @@ class BlocksRead(NamedTuple):
 
 
 def split_reading(event: Memory | Holders) -> Iterator[BlocksRead]:
-    """Yield what a reading says of each device of each program."""
+    """Yield the part of a reading for each device of each program."""
     if isinstance(event, Memory):
         for key, totals in event.totals:
             program_ktime_ns, pid, device = key
@@ -85,12 +85,12 @@ class Failed(NamedTuple):
 
 
 def blocks_of(info: Mapping[str, Any] | None) -> list[tuple[int, int, int]]:
-    """Return address, size and stack of the blocks of a map, as far as they are numbers."""
+    """Return address, size and stack of the blocks of a map; rows of other types are left out."""
     return _rows(info, "blocks", 3)
 
 
 def segments_of(info: Mapping[str, Any] | None) -> list[tuple[int, int]]:
-    """Return address and size of the segments of a map, as far as they are numbers."""
+    """Return address and size of the segments of a map; rows of other types are left out."""
     return _rows(info, "segments", 2)
 
 
@@ -111,15 +111,15 @@ class FailedRequests:
     """
     Requests that failed, until the map of their device has come, or time has passed.
 
-    A framework asks the device, gives back what it does not need, asks again, and then says that it
-    has no more: what the calls said before it does is about the same request.
+    A framework asks the device, releases what it does not need, asks again, and then reports that
+    it has no more memory: calls that failed before its report are of the same request.
     """
 
     def __init__(self) -> None:
         self._waiting: list[OutOfMemory] = []
 
     def add(self, event: OutOfMemory) -> Iterator[Failed]:
-        """Take in one; yields the oldest where there is no more room."""
+        """Add a failed request; yield the oldest one beyond the limit."""
         if event.source == wire.OUT_OF_MEMORY_FRAMEWORK:
             self._waiting = [one for one in self._waiting if not _is_answered(one, event)]
         self._waiting.append(event)
@@ -127,19 +127,22 @@ class FailedRequests:
             yield _failed(self._waiting.pop(0), None)
 
     def take_mapped(self, event: MemoryMap) -> Iterator[Failed]:
-        """Yield what failed on the device of a map up to its moment; it is that of the last."""
+        """
+        Yield the requests that failed on the device of a map before it; the map is that of the last
+        one.
+        """
         found = [one for one in self._waiting if _is_mapped(one, event)]
         self._waiting = [one for one in self._waiting if not _is_mapped(one, event)]
         for number, one in enumerate(found, 1):
             yield _failed(one, event.info if number == len(found) else None)
 
     def take_overdue(self, ktime_ns: int) -> Iterator[Failed]:
-        """Yield those that have waited for long enough."""
+        """Yield the requests that have waited for long enough."""
         while self._waiting and ktime_ns - self._waiting[0].ktime_ns > MAP_PATIENCE_NS:
             yield _failed(self._waiting.pop(0), None)
 
     def take_all(self) -> Iterator[Failed]:
-        """Yield all that wait: nothing follows."""
+        """Yield all requests that wait; nothing follows."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             yield _failed(one, None)
@@ -152,7 +155,7 @@ def _is_mapped(failed: OutOfMemory, event: MemoryMap) -> bool:
 
 
 def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:
-    """Say whether what a call said is what a framework reports now."""
+    # Whether a failed call is the one that a framework reports now.
     is_same_thread = (call.pid, call.tid) == (report.pid, report.tid)
     return is_same_thread and call.source == wire.OUT_OF_MEMORY_CALL
 

@@ -1,4 +1,4 @@
-"""Communicators of NCCL: a reading of many, one by one."""
+"""Communicators of NCCL: splits a reading of many."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from otel_gpu.wire.communicators import Communicator, Communicators
 
 
 class CommunicatorRead(NamedTuple):
-    """What was read of one communicator in one program."""
+    """The reading of one communicator in one program."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -18,7 +18,7 @@ class CommunicatorRead(NamedTuple):
 
 
 def split_communicators(event: Communicators) -> Iterator[CommunicatorRead]:
-    """Yield what a reading says of each communicator; the handle has its generation."""
+    """Yield the reading of each communicator; the handle has its generation."""
     for (program_ktime_ns, handle, pid, generation), communicator in event.readings:
         yield CommunicatorRead(
             event.ktime_ns, program_ktime_ns, pid, "", (handle, generation), communicator

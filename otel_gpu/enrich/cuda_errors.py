@@ -1,9 +1,9 @@
 """
-The names that CUDA gives its results.
+The names of CUDA's results.
 
-From the enumerations ``cudaError_t`` (driver_types.h) and ``CUresult`` (cuda.h) of
-CUDA 13. Numbers are never reused for another error since CUDA 10.1, so older
-libraries are named right too; a number of a newer one is shown as a number.
+From the enumerations ``cudaError_t`` (driver_types.h) and ``CUresult`` (cuda.h) of CUDA 13. Numbers
+are never reused for another error since CUDA 10.1, so older libraries are named right too; a number
+of a newer one stays a number.
 """
 
 import signal
@@ -281,7 +281,7 @@ def killed_by(status: int) -> int:
 
 
 def signal_name(number: int) -> str:
-    """Return what a signal is called, such as SIGSEGV."""
+    """Return the name of a signal, such as SIGSEGV."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -290,7 +290,7 @@ def signal_name(number: int) -> str:
 
 def error_name(layer: int, status: int) -> str:
     """
-    Return the symbolic name of a result, as ``error.type`` carries it.
+    Return the symbolic name of a result, as ``error.type`` has it.
 
     Args:
         layer: An ``api_layer`` of ``bpf/events.h``.

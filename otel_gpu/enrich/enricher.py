@@ -82,65 +82,65 @@ from otel_gpu.wire.symbol_records import (
 
 class Enricher:
     """
-    Gives events their names, from what earlier events said.
+    Gives events their names, from earlier events.
 
-    It reads nothing but the events: a replay gives what the live capture gave. No event
-    can stop it, whatever its numbers say, and its memory is bounded. All activities of a
-    program have the same process; only the child of a fork may get better names later.
+    It reads nothing but the events, so a replay returns what the live capture returned. No event
+    can stop it, whatever its numbers are, and its memory is bounded. All activities of a program
+    have the same process; only the child of a fork can get better names later.
 
     Args:
-        max_programs: Programs known at a time, dead ones included.
-        max_dead: Ended programs remembered for late records.
+        max_programs: Programs kept at a time, ended ones included.
+        max_dead: Ended programs kept for late records.
     """
 
     def __init__(self, *, max_programs: int = MAX_PROGRAMS, max_dead: int = MAX_DEAD) -> None:
-        glossary = self._glossary = NameResolver()
-        self._clock = glossary.clock
+        resolver = self._resolver = NameResolver()
+        self._clock = resolver.clock
         self._failed_requests = FailedRequests()
         self._roles = ThreadRoles()
-        self._times = TimeAccounts(glossary.waits, glossary.resources)
+        self._times = TimeAccounts(resolver.waits, resolver.resources)
         self._processes = ProcessTable(
             self._clock, self._forget, max_programs=max_programs, max_dead=max_dead
         )
         self._settled = self._processes.settled
-        self._arrivals = PendingEvents()
-        # The program whose events wait no longer, while they are handed on.
+        self._pending = PendingEvents()
+        # The program whose events are being released.
         self._released: ProcessKey | None = None
-        # What was held back and need not wait any more.
+        # Activities of released events.
         self._ready: list[Activity] = []
         self._ktime_ns = 0
         self._faults: Faults | None = None
-        self._ways: dict[type, Callable[[Any], Activity | None]] = {
+        self._handlers: dict[type, Callable[[Any], Activity | None]] = {
             Aggregates: self._enrich_aggregates,
-            BlockStack: glossary.block_stacks.learn,
+            BlockStack: resolver.block_stacks.learn,
             Clock: lambda event: self._clock.add_sample(event.ktime_ns, event.unix_ns),
             Counters: self._enrich_counters,
-            CpuSample: self._of_process(glossary.sample),
+            CpuSample: self._of_process(resolver.sample),
             CudaCall: self._enrich_call,
             Device: self._learn_device,
             Exec: self._enrich_exec,
             Exit: self._enrich_exit,
             Fork: self._enrich_fork,
-            Gap: self._of_process(glossary.gap),
+            Gap: self._of_process(resolver.gap),
             Communicators: self._split_reading,
             Holders: self._split_reading,
             Memory: self._split_reading,
             MemoryMap: lambda event: self._fail_requests(self._failed_requests.take_mapped(event)),
             OutOfMemory: lambda event: self._fail_requests(self._failed_requests.add(event)),
-            Pressure: glossary.dated(PressureActivity),
-            Devices: glossary.dated(DevicesActivity),
-            ThreadContext: glossary.context,
+            Pressure: resolver.dated(PressureActivity),
+            Devices: resolver.dated(DevicesActivity),
+            ThreadContext: resolver.context,
             DeviceFault: self._enrich_device_fault,
-            FabricRead: glossary.dated(FabricActivity),
-            Stack: glossary.waits.learn,
-            UserStack: glossary.stacks.learn,
-            FunctionSeen: glossary.learn_function,
-            ResourceSeen: glossary.resource,
+            FabricRead: resolver.dated(FabricActivity),
+            Stack: resolver.waits.learn,
+            UserStack: resolver.stacks.learn,
+            FunctionSeen: resolver.learn_function,
+            ResourceSeen: resolver.resource,
             CulpritSeen: lambda event: self._describe(
                 event.ktime_ns, who_of_facts(event.pid, event.info)
             ),
             Times: self._enrich_times,
-            # That one was mapped is for the side that places probes; it names nothing.
+            # Mapped libraries matter to the side that places probes; they name nothing.
             Library: lambda _: None,
             DeviceRead: lambda event: DeviceTraceActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.trace
@@ -148,38 +148,38 @@ class Enricher:
             MemoryRead: lambda event: MemoryActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.snapshot
             ),
-            OpenCall: self._of_process(glossary.open_call),
-            Probes: glossary.dated(ProbesActivity),
+            OpenCall: self._of_process(resolver.open_call),
+            Probes: resolver.dated(ProbesActivity),
             ProcessSeen: self._learn_process,
             Stall: self._enrich_stall,
-            Status: glossary.dated(StatusActivity),
-            Step: self._of_process(glossary.step),
-            Range: self._of_process(glossary.marked_range),
+            Status: resolver.dated(StatusActivity),
+            Step: self._of_process(resolver.step),
+            Range: self._of_process(resolver.marked_range),
         }
-        # What is made of events, and may have to wait.
-        self._ways_on = self._ways | {
-            BlocksRead: self._of_process(glossary.blocks),
-            CommunicatorRead: self._of_process(glossary.communicator),
-            Failed: self._of_process(glossary.out_of_memory),
+        # Kinds that are made of events, and can have to wait.
+        self._late_handlers = self._handlers | {
+            BlocksRead: self._of_process(resolver.blocks),
+            CommunicatorRead: self._of_process(resolver.communicator),
+            Failed: self._of_process(resolver.out_of_memory),
         }
 
     def enrich(self, events: Iterable[Event], faults: Faults | None = None) -> Iterator[Activity]:
         """
-        Yield the activities of events, in order; may be called again to go on.
+        Yield the activities of events, in order; can be called again to continue.
 
-        Events that only teach something (clocks, processes, devices, libraries) yield
-        none. A capture waits for the clock samples that follow it, which date it; the first
-        activities of a process wait for its name (``arrivals``), at most until the events end.
-        An error about one event is counted in ``faults``; without any, it is raised.
+        Events that only teach something (clocks, processes, devices, libraries) yield none. A
+        capture waits for the clock samples that follow it, which date it. The first activities of a
+        process wait for its name (``pending_events``), at most until the events end. An error in
+        one event is counted in ``faults``; without ``faults`` it is raised.
         """
         waiting: Capture | None = None
         self._faults = faults
-        ways = self._ways
+        handlers = self._handlers
         for event in events:
             kind = type(event)
             # A capture comes before the first clock sample, and is dated by it.
             if waiting is not None and kind is not Clock:
-                yield self._glossary.capture(waiting)
+                yield self._resolver.capture(waiting)
                 waiting = None
             if kind is Capture:
                 yield from self._release_all()
@@ -188,7 +188,7 @@ class Enricher:
                     self._learn_capture(event)
                     waiting = event
                     continue
-                activity = ways[kind](event)
+                activity = handlers[kind](event)
             except Exception as error:  # noqa: BLE001 -- counted, or raised
                 self._fail(error)
                 activity = None
@@ -197,7 +197,7 @@ class Enricher:
             if activity is not None:
                 yield activity
         if waiting is not None:
-            yield self._glossary.capture(waiting)
+            yield self._resolver.capture(waiting)
         yield from self._release_all()
 
     def _fail(self, error: Exception) -> None:
@@ -207,30 +207,30 @@ class Enricher:
 
     def _learn_capture(self, event: Capture) -> None:
         self._processes.learn_host(event.info)
-        self._glossary.begin(event)
+        self._resolver.begin(event)
         self._roles.clear()
 
-    def _make_room(self) -> None:
-        while (program := self._arrivals.in_excess()) is not None:
+    def _release_excess(self) -> None:
+        while (program := self._pending.in_excess()) is not None:
             self._release(program)
 
     def _advance(self, ktime_ns: int) -> None:
         self._ktime_ns = max(self._ktime_ns, ktime_ns)
         self._fail_requests(self._failed_requests.take_overdue(ktime_ns))
-        for program in self._arrivals:
-            if self._arrivals.is_overdue(self._processes.find(*program, ""), ktime_ns):
+        for program in self._pending:
+            if self._pending.is_overdue(self._processes.find(*program, ""), ktime_ns):
                 self._release(program)
 
     def _release(self, program: ProcessKey) -> None:
-        """Let a program have the names that it has, and hand on what waited for them."""
+        # Settles the names of a program, and handles the events that waited for them.
         self._processes.settle(*program)
-        arrival = self._arrivals.take(program)
-        if arrival is None:
+        pending = self._pending.take(program)
+        if pending is None:
             return
         self._released = program
-        for event in arrival.events:
+        for event in pending.events:
             try:
-                activity = self._ways_on[type(event)](event)
+                activity = self._late_handlers[type(event)](event)
             except Exception as error:  # noqa: BLE001 -- counted, or raised
                 self._fail(error)
                 continue
@@ -238,16 +238,16 @@ class Enricher:
                 self._ready.append(activity)
         self._released = None
         unix_ns = self._clock.to_unix_ns(self._ktime_ns)
-        if arrival.has_times and program in self._times:
+        if pending.has_times and program in self._times:
             self._ready.append(TimesActivity(unix_ns, tuple(self._times_of(program))))
-        if arrival.series:
+        if pending.series:
             process = self._processes.find(*program, "")
-            series = (self._glossary.series(process, *one) for one in arrival.series.items())
+            series = (self._resolver.series(process, *one) for one in pending.series.items())
             self._ready.append(AggregatesActivity(unix_ns, tuple(series)))
 
     def _release_all(self) -> list[Activity]:
         self._fail_requests(self._failed_requests.take_all())
-        for program in self._arrivals:
+        for program in self._pending:
             self._release(program)
         return self._take_ready()
 
@@ -256,7 +256,7 @@ class Enricher:
         return ready
 
     def _forget(self, program: ProcessKey) -> None:
-        self._glossary.devices.forget(program)
+        self._resolver.devices.forget(program)
         self._times.forget(program)
 
     def _describe(self, ktime_ns: int, who: Who) -> WhoActivity:
@@ -268,7 +268,7 @@ class Enricher:
         self._release((event.pid, event.program_ktime_ns))
 
     def _enrich_exec(self, event: Exec) -> ExitActivity:
-        # The old program ends here; its process does not, so there is no exit code to tell.
+        # The old program ends here. Its process does not, so the exit code is 0.
         self._release((event.pid, event.old_program_ktime_ns))
         old = self._processes.find(event.pid, event.old_program_ktime_ns, "")
         self._times.forget((event.pid, event.old_program_ktime_ns))
@@ -281,27 +281,28 @@ class Enricher:
     def _learn_device(self, event: Device) -> None:
         # Devices are forgotten with their program, so there must be one.
         self._processes.find(event.pid, event.program_ktime_ns, "")
-        self._glossary.learn_device(event)
+        self._resolver.learn_device(event)
 
     def _find_process(self, event: Waiting) -> Program | None:
-        """Return the process of an event; None: it has no name yet, and the event waits."""
+        # None: its process has no name yet, and the event waits.
         program = (event.pid, event.program_ktime_ns)
         process = self._processes.find(*program, event.comm)
         if program == self._released or not self._must_wait(program):
             return process
         # Each of these events begins with the time at which it was sent.
-        self._arrivals.hold(program, event, max(self._ktime_ns, event[0]))
-        self._make_room()
+        self._pending.hold(program, event, max(self._ktime_ns, event[0]))
+        self._release_excess()
         return None
 
     def _must_wait(self, program: ProcessKey) -> bool:
-        # In a full table a program may be gone of which something waits: what follows comes after it.
-        return self._processes.may_improve(program) or program in self._arrivals
+        # In a full table a program with pending events can be evicted; later events come after
+        # those.
+        return self._processes.may_improve(program) or program in self._pending
 
     def _of_process(
         self, make: Callable[[Any, Program], Activity]
     ) -> Callable[[Any], Activity | None]:
-        """Return what makes an activity of an event, once its process has a name."""
+        # Makes an activity of an event, once its process has a name.
 
         def enrich(event: Any) -> Activity | None:  # noqa: ANN401 -- of the kind that is made of
             process = self._find_process(event)
@@ -313,13 +314,13 @@ class Enricher:
         process = self._settled.get((event.pid, event.program_ktime_ns)) or self._find_process(
             event
         )
-        return None if process is None else self._glossary.call(event, process)
+        return None if process is None else self._resolver.call(event, process)
 
     def _enrich_stall(self, event: Stall) -> StallActivity | None:
         process = self._find_process(event)
         if process is None:
             return None
-        activity = self._glossary.stall(event, process)
+        activity = self._resolver.stall(event, process)
         if activity.stack is not None:
             role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, activity.stack)
             if role:
@@ -331,17 +332,17 @@ class Enricher:
         process = self._find_process(event) if event.program_ktime_ns else None
         if process is None and event.program_ktime_ns:
             return None
-        return self._glossary.device_fault(event, process)
+        return self._resolver.device_fault(event, process)
 
     def _enrich_fork(self, event: Fork) -> ForkActivity | None:
         # The child's own records need not wait for its parent's name.
         parent = self._processes.find(event.pid, event.program_ktime_ns, event.comm)
         child = self._processes.learn_fork(parent, event.child_pid, event.child_program_ktime_ns)
-        return self._glossary.fork(event, parent, child) if self._find_process(event) else None
+        return self._resolver.fork(event, parent, child) if self._find_process(event) else None
 
     def _enrich_counters(self, event: Counters) -> CountersActivity:
         self._advance(event.ktime_ns)
-        return self._glossary.counters(event)
+        return self._resolver.counters(event)
 
     def _enrich_times(self, event: Times) -> TimesActivity:
         self._advance(event.ktime_ns)
@@ -351,7 +352,7 @@ class Enricher:
             self._processes.find(*program, "")
         waiting = set(filter(self._must_wait, programs))
         for program in waiting:
-            self._arrivals.hold_times(program, event.ktime_ns)
+            self._pending.hold_times(program, event.ktime_ns)
         times = [time for program in sorted(programs - waiting) for time in self._times_of(program)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
@@ -364,12 +365,12 @@ class Enricher:
             split_communicators(event) if isinstance(event, Communicators) else split_reading(event)
         )
         for part in parts:
-            if (activity := self._ways_on[type(part)](part)) is not None:
+            if (activity := self._late_handlers[type(part)](part)) is not None:
                 self._ready.append(activity)
 
     def _fail_requests(self, failed: Iterable[Failed]) -> None:
         for one in failed:
-            if (activity := self._ways_on[Failed](one)) is not None:
+            if (activity := self._late_handlers[Failed](one)) is not None:
                 self._ready.append(activity)
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:
@@ -389,8 +390,8 @@ class Enricher:
             program = (key.pid, key.program_ktime_ns)
             process = self._processes.find(*program, "")
             if self._must_wait(program):
-                self._arrivals.hold_series(program, key, aggregate, event.ktime_ns)
-                self._make_room()
+                self._pending.hold_series(program, key, aggregate, event.ktime_ns)
+                self._release_excess()
             else:
-                series.append(self._glossary.series(process, key, aggregate))
+                series.append(self._resolver.series(process, key, aggregate))
         return AggregatesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(series))

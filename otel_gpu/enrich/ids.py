@@ -1,17 +1,17 @@
 """
-Trace and span ids, computed from what a record says and from nothing else.
+Trace and span ids, computed from a record alone.
 
-An id that is a hash needs no state: a stall names its CUDA call as parent before
-that call has returned, an exemplar names a span that was sent long ago, and a
-replay of a recording gives the ids of the capture again.
+An id that is a hash needs no state: a stall names its CUDA call as parent before that call has
+returned, an exemplar names a span that was sent long ago, and a replay of a recording computes the
+ids of the capture again.
 
-A call is known by its thread and the nanosecond at which it was entered. Its depth
-is left out on purpose: no thread enters two calls in one nanosecond, and a fork or
-an exemplar knows the start of the call and not how deep it lies.
+A call is known by its thread and the nanosecond at which it was entered. Its depth is left out on
+purpose: no thread enters two calls in one nanosecond, and a fork or an exemplar knows the start of
+the call and not its depth.
 
-Whoever makes activities (``enrich``, and the store where it plays them back) puts the ids
-into them, and everything after that takes them from there. So an id that comes from
-elsewhere, such as that of the application's own span around a call, has one place to enter.
+The makers of activities (``enrich``, and the recorder on playback) put the ids into them, and
+everything after that takes them from there. So an id from elsewhere, such as that of the
+application's own span around a call, has one place to enter.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.wire.marks import Range, Step
 
 NO_SEED: Final = bytes(8)
-"""Of a stream that does not say which capture it is of."""
+"""Of a stream without a capture."""
 
 # Seed, program ktime, start ktime, another ktime or 0, pid, tid; the kind of span follows.
 _pack = Struct("<8sQQQII").pack
@@ -43,12 +43,12 @@ _DEVICE_FAULT = b"\x08"
 _STEP = b"\x09"
 _RANGE = b"\x0a"
 
-# A context comes right before what it is of.
+# A context comes right before the event that it belongs to.
 MAX_AROUND = 4096
-"""Spans of the application that are remembered."""
+"""Spans of the application that are kept."""
 _NO_TRACE = bytes(16)
 _NO_SPAN = bytes(8)
-# To copy one is faster than to make one.
+# Copying one is faster than making one.
 _copy_trace_hash = blake2b(digest_size=16).copy
 _copy_span_hash = blake2b(digest_size=8).copy
 
@@ -61,8 +61,7 @@ def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
     """
     Return the 8 bytes that distinguish a capture's ids from those of all others.
 
-    They come from the boot and the moment at which the capture began, both of
-    which a recording holds.
+    They come from the boot and the start of the capture, and a recording has both.
     """
     host = info.get("host")
     host = host if isinstance(host, Mapping) else {}
@@ -74,9 +73,9 @@ class SpanIds:
     """
     The ids of the spans of one capture: trace id, span id, and its parent's or empty.
 
-    One trace holds an outermost CUDA call, or a gap, and all that happened inside it; where the
-    application says in which span it is, that is in the application's own trace. A
-    stall or a fork outside both is in the application's span around it, or a trace of its own.
+    One trace holds an outermost CUDA call, or a gap, and all that happened inside it. If the
+    application reports its span, that is in the application's own trace. A stall or a fork outside
+    both is in the application's span around it, or in a trace of its own.
 
     Args:
         seed: ``capture_seed`` of the capture.
@@ -88,15 +87,15 @@ class SpanIds:
         self._around: Recent[tuple[int, int, int, int], tuple[bytes, bytes]] = Recent(MAX_AROUND)
 
     def learn(self, event: ThreadContext) -> None:
-        """Take the application's own span as the parent of what follows it, in its trace."""
-        # What a process publishes may be no ids.
+        """Make the application's own span the parent of what follows it, in its trace."""
+        # A process can publish invalid ids.
         if _are_ids(event.trace_id, event.span_id):
             key = event.program_ktime_ns, event.pid, event.tid, event.start_ktime_ns
             self._around[key] = event.trace_id, event.span_id
 
     def of_call(self, event: CudaCall) -> _Ids:
         """Return the ids of a call; its parent is the call around it."""
-        # What _trace, _span and _parent do: calls are most of all spans.
+        # Inlines _trace, _span and _parent: most spans are calls.
         _, program, pid, tid, start, parent, root, *_ = event
         name = _pack(self._seed, program, start, 0, pid, tid)
         outermost = name
@@ -121,7 +120,9 @@ class SpanIds:
         return self._trace(event, 0), self._span(event, start, _GAP), self._outside(event, start)
 
     def of_fork(self, event: Fork) -> _Ids:
-        """Return the ids of a fork; its parent is the call, or the application's span, around it."""
+        """
+        Return the ids of a fork; its parent is the call, or the application's span, around it.
+        """
         return (
             self._trace(event, event.root_start_ktime_ns),
             self._span(event, event.start_ktime_ns, _FORK, event.child_pid),
@@ -130,7 +131,7 @@ class SpanIds:
         )
 
     def of_open_call(self, event: OpenCall) -> _Ids:
-        """Return the ids of one look at an open call; its parent is that call."""
+        """Return the ids of one reading of an open call; its parent is that call."""
         return (
             self._trace(event, event.root_start_ktime_ns),
             self._span(event, event.start_ktime_ns, _OPEN, event.ktime_ns),
@@ -138,7 +139,7 @@ class SpanIds:
         )
 
     def of_out_of_memory(self, event: OutOfMemory) -> _Ids:
-        """Return the ids of a request that failed; its parent is the outermost call around it."""
+        """Return the ids of a failed request; its parent is the outermost call around it."""
         root = event.root_start_ktime_ns
         return (
             self._trace_of(event, root or event.ktime_ns),
@@ -147,24 +148,26 @@ class SpanIds:
         )
 
     def of_device_fault(self, event: DeviceFault) -> _Ids:
-        """Return the ids of what a driver said of a device, which is a root."""
-        # Several may be told of in one moment; there is no other time to tell them apart by.
+        """Return the ids of an error of a device, which is a root."""
+        # Several can have one time, so the XID is in the id.
         span_id = self._span(event, event.ktime_ns, _DEVICE_FAULT, event.xid)
         return self._trace_of(event, event.ktime_ns), span_id, b""
 
     def of_step(self, event: Step) -> _Ids:
-        """Return the ids of a step, which is a root: those of the program's own span, if it has one."""
+        """
+        Return the ids of a step, which is a root: those of the program's own span, if it has one.
+        """
         if _are_ids(event.trace_id, event.span_id):
             return event.trace_id, event.span_id, b""
         start = event.start_ktime_ns
-        # No call of that moment is in its trace.
+        # No call with the same start is in its trace.
         span_id = self._span(event, start, _STEP)
         hashing = _copy_trace_hash()
         hashing.update(self._name(event, start) + _STEP)
         return hashing.digest(), span_id, b""
 
     def of_range(self, event: Range) -> _Ids:
-        """Return the ids of a range, which the program made, and gave to what is in it."""
+        """Return the ids of a range: those that the program made, if any."""
         if _are_ids(event.trace_id, event.span_id):
             return event.trace_id, event.span_id, event.parent_span_id
         start = event.start_ktime_ns
@@ -174,7 +177,7 @@ class SpanIds:
         """
         Return the ids of a stall: trace, off the CPU, in the run queue, and the parent of both.
 
-        That is the call around it, or the gap, or the application's span where it is in neither.
+        The parent is the call or gap around it, or the application's span outside both.
         """
         start, runnable = event.start_ktime_ns, event.runnable_ktime_ns
         root = event.root_start_ktime_ns
@@ -190,7 +193,7 @@ class SpanIds:
         )
 
     def around_sample(self, event: CpuSample) -> tuple[bytes, bytes]:
-        """Return the ids of the outermost call in which a sample was taken; empty: it was in none."""
+        """Return the ids of the outermost call of a sample; empty: it was in none."""
         root = event.root_start_ktime_ns
         return (self._trace_of(event, root), self._span(event, root, _CALL)) if root else (b"", b"")
 
@@ -198,7 +201,7 @@ class SpanIds:
         return self._trace_of(event, root_ktime_ns or event.start_ktime_ns)
 
     def _outside(self, event: _By, start_ktime_ns: int) -> bytes:
-        """Return the id of the application's span around something; empty: it is in none."""
+        # The application's span around an event; empty: none.
         key = event.program_ktime_ns, event.pid, event.tid, start_ktime_ns
         return self._around.get(key, (b"", b""))[1]
 
@@ -241,7 +244,7 @@ def cause_span_id(chain_span_id: bytes, path: tuple[int, ...]) -> bytes:
 
     Args:
         chain_span_id: The chain's.
-        path: Where it lies: the number of the cause, then of one of its own, and so on.
+        path: The number of the cause, then of one of its own causes, and so on.
     """
     return _derived(b"cause", chain_span_id, repr(path).encode())
 
@@ -253,14 +256,14 @@ def incident_ids(seed: bytes, incident_id: str) -> tuple[bytes, bytes]:
 
 
 def run_ids(seed: bytes, source: str, device: int) -> tuple[bytes, bytes]:
-    """Return the trace id and the span id of what a process recorded of one device."""
+    """Return the trace id and the span id of the trace that a process recorded of one device."""
     name = f"{device}/{source}".encode()
     trace_id = blake2b(seed + name, digest_size=16, person=b"run").digest()
     return trace_id, _derived(b"run", seed, name)
 
 
 def run_part_span_id(run_span_id: bytes, kind: bytes, number: int) -> bytes:
-    """Return the id of one span below a run's: which of its kind it is."""
+    """Return the id of one span below a run's, by kind and number."""
     return _derived(b"run part", run_span_id, kind, number.to_bytes(8))
 
 

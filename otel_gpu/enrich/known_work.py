@@ -1,20 +1,20 @@
 """
-Known work: what a thread was at work on, from the frames of its stack, and what to do about it.
+Known work: what a thread worked on, from the frames of its stack, and what to do about it.
 
-Libraries do the work that a program's line asked for. The line is the program's own, so what
-lies between it and the end of the stack says what it asked for.
+Libraries do the work that a program's line asked for. The line is the program's own, so the frames
+between it and the innermost frame show what it asked for.
 """
 
 # Which frame decides
 # -------------------
 #
-# The outermost of the frames that are known, for that is what the line asked for: a checkpoint is
-# pickled, a PNG is inflated, a log record may be written as JSON. Only garbage collection is never
-# asked for by what it interrupts.
+# The outermost of the known frames, as that is what the line asked for: a checkpoint is pickled, a
+# PNG is inflated, a log record can be written as JSON. Only garbage collection is never asked for
+# by the code that it interrupts.
 #
-# A library's Python code is as good as the program's own where nothing else is known. Where its
-# frame is known work, the line that called it says more, and so does the import statement in whose
-# course the top level of a module runs.
+# A library's Python code counts as the program's own if nothing else is known. If its frame is
+# known work, the line that called it is more useful, and so is the import statement for which the
+# top level of a module runs.
 
 import functools
 import re
@@ -29,7 +29,7 @@ from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 
 class WorkKind(StrEnum):
-    """What work is known by its frames."""
+    """Work that is known by its frames."""
 
     GC = "gc"
     TOKENISING = "tokenising"
@@ -48,7 +48,7 @@ class WorkKind(StrEnum):
 
 class KnownWork(NamedTuple):
     """
-    A kind of work, how it is known, and what to do about it.
+    A kind of work, how it is recognized, and what to do about it.
 
     Attributes:
         work: The kind.
@@ -67,10 +67,10 @@ class KnownWork(NamedTuple):
     layer: str = ""
 
 
-# Where packages are installed: a program may have a folder of its own that is called so.
+# Where packages are installed: a program can have a folder of its own with such a name.
 _INSTALLED = r"(?:site|dist)-packages/(?:.*/)?"
 
-# Of two rows that know the same frame, the first one holds.
+# If two rows match a frame, the first one counts.
 KNOWN_WORK: tuple[KnownWork, ...] = (
     KnownWork(
         WorkKind.GC,
@@ -142,7 +142,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         "Code was compiled. Compile before it counts, keep the caches (TORCHINDUCTOR_CACHE_DIR, "
         "TRITON_CACHE_DIR, CUDA_CACHE_PATH), and keep shapes that change from compiling again "
         "(dynamic=True).",
-        # What runs at each call of what is compiled is not compilation.
+        # Code that runs at each call of a compiled function is not compilation.
         files=r"torch/_dynamo/(?!eval_frame|external_utils|decorators)\w+(/\w+)*\.py"
         r"|torch/_inductor/(?!output_code|utils|cudagraph_\w+|runtime/triton_heuristics)\w+(/\w+)*\.py"
         r"|torch/fx/(?!graph_module)\w+(/\w+)*\.py|torch/utils/cpp_extension\.py"
@@ -188,7 +188,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
 ADVICE = {row.work: row.advice for row in KNOWN_WORK}
 """What to do about each."""
 
-# Behind a library's name: a hash or version, and CPython's tag.
+# After a library's name: a hash or version, and CPython's tag.
 _TAIL = r"(?:[-.][\w.+-]+)?"
 _IMPORTS = re.compile(r"<frozen importlib\._bootstrap(_external)?>")
 _TOP_LEVEL = "<module>"
@@ -207,13 +207,13 @@ _NOTHING = r"(?!)"
 
 @functools.cache
 def _patterns() -> Sequence[_Pattern]:
-    # Not before a stack is looked at: programs would begin 9 ms later.
+    # Not before the first stack: programs would start 9 ms later.
     return tuple(
         _Pattern(
             row,
             re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
             re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
-            # A compiler may have split a function in parts.
+            # A compiler can split a function in parts.
             re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
         )
         for row in KNOWN_WORK
@@ -221,7 +221,7 @@ def _patterns() -> Sequence[_Pattern]:
 
 
 class Working(NamedTuple):
-    """What a thread was at work on; ``place`` is the line of the program's own that asked for it."""
+    """What a thread worked on; ``place`` is the line of the program that asked for it."""
 
     work: WorkKind | None
     place: Frame | None
@@ -233,7 +233,7 @@ def find_work(frames: Sequence[Frame], place: Frame | None) -> Working:
 
     Args:
         frames: Its stack, innermost first.
-        place: The innermost of them of the program's own code, as ``find_place`` says; it may be a
+        place: The innermost of them of the program's own code, from ``find_place``; it can be a
             library's.
     """
     end = frames.index(place) + 1 if place in frames else len(frames)
@@ -244,7 +244,7 @@ def find_work(frames: Sequence[Frame], place: Frame | None) -> Working:
     for outer in range(end - 1, len(frames)):
         frame = frames[outer]
         if _is_imported(frames, outer):
-            # All that runs meanwhile is for the import.
+            # Everything that runs then is for the import.
             work = work if work is WorkKind.GC else WorkKind.IMPORT
         elif _is_own(frame, place):
             return Working(work, frame)
@@ -252,7 +252,7 @@ def find_work(frames: Sequence[Frame], place: Frame | None) -> Working:
 
 
 def _is_own(frame: Frame, place: Frame) -> bool:
-    """Say whether a frame is of the program's own code, and its work is nothing that is known."""
+    # Whether a frame is of the program's own code, without known work.
     if frame.kind != place.kind:
         return False
     if frame is place:
@@ -274,7 +274,7 @@ def _is_imported(frames: Sequence[Frame], index: int) -> bool:
 
 @remembered("known_work", _REMEMBERED, 300)
 def work_of(frame: Frame) -> WorkKind | None:
-    """Return the work that a frame is known for; None: it is not known."""
+    """Return the work that a frame is known for; None: not known."""
     if frame.kind == PYTHON:
         source = source_of(frame.file)
         return next((p.row.work for p in _patterns() if p.files.fullmatch(source)), None)

@@ -1,4 +1,4 @@
-"""What programs say of their own work, as activities; see ``activities``."""
+"""Steps and ranges that programs report, as activities; see ``activities``."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ class StepActivity(NamedTuple):
     """
     A step of a thread.
 
-    ``trace_id`` and ``span_id`` are those of the program's own span, as far as the event has them.
+    ``trace_id`` and ``span_id`` are those of the program's own span if the event has them.
     """
 
     process: Program

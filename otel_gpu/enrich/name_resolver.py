@@ -1,4 +1,4 @@
-"""What the numbers in events stand for, as earlier events said, and the activities made with it."""
+"""Resolves the numbers in events to names from earlier events, and makes activities."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -53,18 +53,18 @@ from otel_gpu.wire.readings import Aggregate, Counters, SeriesKey
 from otel_gpu.wire.symbol_records import FunctionSeen, ResourceSeen
 
 MAX_KERNELS = 1 << 15
-"""Kernels whose names are remembered."""
+"""Kernels whose names are kept."""
 
 _new_tuple = tuple.__new__
 
 
 class NameResolver:
     """
-    Remembers devices, stacks, resources and kernels, and makes activities of events.
+    Keeps devices, stacks, resources and kernels, and makes activities of events.
 
     Attributes:
         clock: Dates everything.
-        waits: What kernel stacks say of waits.
+        waits: Reasons of waits, by kernel stacks.
         stacks: Stacks of programs.
         block_stacks: Where blocks of device memory were allocated.
         resources: What system calls were about.
@@ -82,7 +82,7 @@ class NameResolver:
         self._kernels: Recent[tuple[ProcessKey, int], str] = Recent(MAX_KERNELS)
 
     def begin(self, event: Capture) -> None:
-        """Forget what held in an earlier capture."""
+        """Forget an earlier capture."""
         host = event.info.get("host")
         self.waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
         self.stacks.clear()
@@ -91,32 +91,35 @@ class NameResolver:
         self._kernels.clear()
 
     def learn_function(self, event: FunctionSeen) -> None:
-        """Remember the name of a kernel."""
+        """Keep the name of a kernel."""
         self._kernels[(event.pid, event.program_ktime_ns), event.function] = event.name
 
     def learn_device(self, event: Device) -> None:
-        """Remember what a process learned of one of its devices."""
+        """Keep what a process learned of one of its devices."""
         program = (event.pid, event.program_ktime_ns)
         self.devices.learn(program, event.device, event.uuid, event.name)
 
     def dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
-        """Return what makes an activity of a kind that has a time and the event's own words."""
+        """Return a maker of activities that have only a time and the event's body."""
         return lambda event: kind(self.clock.to_unix_ns(event.ktime_ns), event.info)
 
     def capture(self, event: Capture) -> CaptureActivity:
-        """Return how a capture was made; the ids that follow are its own."""
+        """Return how a capture was made; later ids are its own."""
         unix_ns = self.clock.to_unix_ns(event.ktime_ns)
         seed = capture_seed(unix_ns, event.info)
         self._ids = SpanIds(seed)
         return CaptureActivity(unix_ns, event.info, seed)
 
     def context(self, event: ThreadContext) -> ContextActivity:
-        """Return in which span of its own a thread is, and have what it does next inside of it."""
+        """
+        Return the application span of a thread, and make it the parent of what the thread does
+        next.
+        """
         self._ids.learn(event)
         return ContextActivity(self.clock.to_unix_ns(event.ktime_ns), event)
 
     def resource(self, event: ResourceSeen) -> ResourceActivity | None:
-        """Remember a resource; return it if segments were sent to it once more."""
+        """Keep a resource; return it if segments were retransmitted to it."""
         resource = self.resources.learn(event)
         retransmits = event.info.get("retransmits", 0)
         if not retransmits:
@@ -129,7 +132,7 @@ class NameResolver:
 
     def series(self, process: Program, key: SeriesKey, aggregate: Aggregate) -> Series:
         """Return a series with the names of what it counts."""
-        # Other metrics keep a switch type, or nothing, where calls keep their API.
+        # In other metrics this field is a switch type or unused.
         api = _api(key.api) if key.metric == wire.METRIC_CALL_DURATION else None
         device = self.devices.find((key.pid, key.program_ktime_ns), key.device)
         return Series(process, key, api, device, aggregate)
@@ -181,7 +184,7 @@ class NameResolver:
         )
 
     def stall(self, event: Stall, process: Program) -> StallActivity:
-        """Return a stall, with what it was about."""
+        """Return a stall, with the reason of its wait."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         _, runnable_unix_ns = self.clock.date(event.end_ktime_ns, event.runnable_ktime_ns)
         reason, resource = WaitReason.NONE, self.resources.find(event.resource)
@@ -205,7 +208,7 @@ class NameResolver:
         )
 
     def sample(self, event: CpuSample, process: Program) -> SampleActivity:
-        """Return where a thread was that had a CPU."""
+        """Return where a thread on a CPU was."""
         return SampleActivity(
             process,
             event,
@@ -252,7 +255,7 @@ class NameResolver:
         )
 
     def communicator(self, event: CommunicatorRead, process: Program) -> CommunicatorActivity:
-        """Return how far a rank is."""
+        """Return the progress of a rank."""
         communicator, date = event.communicator, self.clock.to_unix_ns
         completed_ktime_ns = communicator.completed_ktime_ns
         return CommunicatorActivity(
@@ -267,7 +270,7 @@ class NameResolver:
         )
 
     def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:
-        """Return a request that failed, and what was where at that moment."""
+        """Return a failed request, and the layout of memory at that time."""
         event, program = failed.event, (failed.pid, failed.program_ktime_ns)
         keys = {block[2] for block in blocks_of(failed.map)}
         found = ((key, self.block_stacks.find(program, key)) for key in sorted(keys))

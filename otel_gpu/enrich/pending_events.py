@@ -1,11 +1,10 @@
 """
-Events that wait until their process has its last name.
+Events that wait until their process has its final names.
 
-Backends add up what has one resource, so a process must not change its own after anything
-of it has left. Its first records often come before its name: what is known of a process
-comes from /proc, a moment later. So they are held back until that has come, until the
-process ended, or for ``PATIENCE_NS`` of the stream's time. No clock is asked, so a replay
-names what the capture named.
+Backends aggregate by resource, so a process must not change its own after anything of it has been
+sent. Its first records often come before its names, which are read from /proc a moment later. So
+they wait for those, for the end of the process, or for ``PATIENCE_NS`` of the stream's time. No
+clock is read, so a replay uses the names of the capture.
 """
 
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ from otel_gpu.wire.marks import Range, Step
 from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 PATIENCE_NS = 3_000_000_000
-"""Longer than the agent takes to look a process up, and within what blame waits for."""
+"""Longer than the agent takes to look a process up, and shorter than chains wait for effects."""
 NAMELESS_PATIENCE_NS = 60_000_000_000
-"""Of a process that nothing is known of but its series: the first record that is sent names it."""
+"""For a process that is known by its series only: the first record that is sent names it."""
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
@@ -48,8 +47,7 @@ class PendingProgram:
     """
     What waits for the name of one program.
 
-    ``series`` holds the latest value of each; ``has_times`` says that the time account was
-    read as well.
+    ``series`` holds the latest value of each; ``has_times``: thread times were read as well.
     """
 
     since_ktime_ns: int
@@ -59,7 +57,7 @@ class PendingProgram:
 
 
 class PendingEvents:
-    """Programs of which something waits, those that began to wait first in front."""
+    """Programs with pending events, in the order in which they began to wait."""
 
     def __init__(self) -> None:
         self._by_program: dict[ProcessKey, PendingProgram] = {}
@@ -72,44 +70,44 @@ class PendingEvents:
         return program in self._by_program
 
     def hold(self, program: ProcessKey, event: Waiting, ktime_ns: int) -> None:
-        """Hold an event back, which came at some time of the stream."""
+        """Add an event that waits; ``ktime_ns`` is the time of the stream."""
         self._pending(program, ktime_ns).events.append(event)
         self._held += 1
 
     def hold_series(
         self, program: ProcessKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
     ) -> None:
-        """Hold a series back; it takes the place of its earlier value."""
+        """Add a series that waits; it replaces its earlier value."""
         series = self._pending(program, ktime_ns).series
         self._held += key not in series
         series[key] = aggregate
 
     def hold_times(self, program: ProcessKey, ktime_ns: int) -> None:
-        """Note that the time account of a program is to be said."""
+        """Note that the times of a program wait."""
         self._pending(program, ktime_ns).has_times = True
 
     def take(self, program: ProcessKey) -> PendingProgram | None:
         """Return what waits for a program, once."""
-        arrival = self._by_program.pop(program, None)
-        if arrival is not None:
-            self._held -= len(arrival.events) + len(arrival.series)
-        return arrival
+        pending = self._by_program.pop(program, None)
+        if pending is not None:
+            self._held -= len(pending.events) + len(pending.series)
+        return pending
 
     def in_excess(self) -> ProcessKey | None:
-        """Return the program that waits longest, if more is held than there is room for."""
+        """Return the program that waits longest, if there is more than ``MAX_HELD``; else None."""
         return next(iter(self._by_program)) if self._held > MAX_HELD else None
 
     def is_overdue(self, process: Program, ktime_ns: int) -> bool:
-        """Say whether a program has waited for long enough."""
-        arrival = self._by_program.get(key_of(process))
-        if arrival is None:
+        """Return whether a program has waited for long enough."""
+        pending = self._by_program.get(key_of(process))
+        if pending is None:
             return False
         is_nameless = process.service_name == UNKNOWN_SERVICE
         patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
-        return ktime_ns - arrival.since_ktime_ns > patience_ns
+        return ktime_ns - pending.since_ktime_ns > patience_ns
 
     def _pending(self, program: ProcessKey, ktime_ns: int) -> PendingProgram:
-        arrival = self._by_program.get(program)
-        if arrival is None:
-            arrival = self._by_program[program] = PendingProgram(ktime_ns)
-        return arrival
+        pending = self._by_program.get(program)
+        if pending is None:
+            pending = self._by_program[program] = PendingProgram(ktime_ns)
+        return pending

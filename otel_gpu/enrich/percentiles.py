@@ -1,9 +1,9 @@
 """
 Percentiles, estimated from the buckets that the kernel counted in.
 
-A histogram knows in which bucket a percentile lies, not where in it. The estimate is the
-bucket's geometric middle, held between the smallest and largest value seen: with four
-buckets per doubling it is at most 9 % off.
+A histogram has the bucket of a percentile, and not its place there. The estimate is the bucket's
+geometric middle, limited to the smallest and largest value seen: with four buckets per doubling it
+is at most 9 % off.
 """
 
 import itertools
@@ -18,11 +18,12 @@ _NS_PER_S = 1e9
 
 def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
     """
-    The value that stands for each bucket, in nanoseconds.
+    Return the value that stands for each bucket, in nanoseconds.
 
     Args:
-        durations: ``layout.durations`` of a capture. The bucket above the last explicit
-            bound has no middle; infinity stands for it.
+        durations: ``layout.durations`` of a capture. The bucket above the last explicit bound has
+            no middle;
+          infinity stands for it.
     """
     if durations["kind"] == "exponential":
         per_doubling = 2.0 ** durations["scale"]
@@ -38,7 +39,8 @@ def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
 
 def known_middles(layout: Any, name: str) -> Sequence[float]:  # noqa: ANN401 -- as it was read
     """
-    The value that stands for each bucket; empty: the layout is none, or of a later version.
+    Return the value that stands for each bucket; empty: the layout is missing, or of a later
+    version.
 
     Args:
         layout: That of a capture.
@@ -53,7 +55,7 @@ def known_middles(layout: Any, name: str) -> Sequence[float]:  # noqa: ANN401 --
         middles = bucket_middles_ns({**part, "bounds_ns": part.get("bounds_bytes")})
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return ()
-    # The exponential ones are in nanoseconds, whatever they are of.
+    # Exponential ones are in nanoseconds, whatever they measure.
     scale = 1 / _NS_PER_S if part["kind"] == "exponential" else 1
     return [middle * scale for middle in middles]
 
@@ -62,7 +64,7 @@ def percentile_ns(
     share: float, buckets: Sequence[int], middles_ns: Sequence[float], min_ns: int, max_ns: int
 ) -> float:
     """
-    The duration that this share (0 to 1) of the calls does not exceed.
+    Return the duration that this share (0 to 1) of the calls does not exceed.
 
     At least one call must have been counted.
     """

@@ -1,10 +1,9 @@
 """
-User stacks by their ids, as records bring them, and where in the program each one was.
+User stacks by their ids, as records contain them, and where in the program each one was.
 
-The agent tells a stack before the first record that names it, and again when so many
-others were named since that a reader may have forgotten it. Who forgets the stack that was
-not named for the longest time, and remembers at least as many, has every one that is
-needed.
+The agent sends a stack before the first record that refers to it, and again once enough others
+were referred to for a reader to have evicted it. A reader that keeps at least as many,
+and evicts the one that was not referred to for longest, has every one that is needed.
 """
 
 import sys
@@ -21,12 +20,12 @@ from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 from otel_gpu.wire.symbol_records import UserStack
 
 MAX_STACKS = 16_384
-"""Stacks remembered: at least as many as an agent tells before it repeats itself."""
+"""Stacks kept: at least as many as an agent sends before it repeats one."""
 
-# Texts of all frames, each frame counted once. Only a forged recording has so many.
+# Texts of all frames, each frame counted once. Only a forged recording exceeds this.
 _MAX_CHARACTERS = 16 << 20
 _FRAME_CHARACTERS = 100
-# Of a stack of 15 frames, and of a frame beside what is counted of it.
+# Of a stack of 15 frames, and of a frame beside its text.
 _STACK_BYTES, _FRAME_BYTES = 600, 100
 _NOT_THE_PROGRAM = frozenset(
     {libraries.CUDA, libraries.DRIVER, libraries.FOREIGN_CALLS, libraries.C_LIBRARY}
@@ -39,27 +38,27 @@ class _Known(NamedTuple):
 
 
 class StackTable:
-    """The stacks of one capture, the latest named of them; equal frames are kept once."""
+    """The stacks of one capture, the latest ones; equal frames are kept once."""
 
     def __init__(self) -> None:
         self._stacks: Recent[int, _Known] = Recent(MAX_STACKS)
         self._frames: dict[Frame, Frame] = {}
         self._characters = 0
-        # An agent tells a stack once, for as long as it takes this for remembered: none is released.
+        # An agent sends a stack once while it assumes that readers keep it, so none is released.
         CACHES.register("user_stacks", self, "_stacks", entry_bytes=_STACK_BYTES)
         CACHES.register(
             "user_frames", self, "_frames", size_bytes="_characters", entry_bytes=_FRAME_BYTES
         )
 
     def learn(self, event: UserStack) -> None:
-        """Remember a stack; what was known under its id is replaced."""
+        """Add a stack; an earlier one with its id is replaced."""
         frames = tuple(self._intern(frame) for frame in event.frames)
         stack = CallStack(
             event.stack, frames, event.complete, event.native, event.python, find_place(frames)
         )
         self._stacks[event.stack] = _Known(stack, find_user_rules(frames))
         if self._characters > _MAX_CHARACTERS:
-            # Frames of stacks that are gone are counted as well, until now.
+            # Frames of evicted stacks were counted until now.
             self._count_again()
             while self._characters > _MAX_CHARACTERS * 3 // 4:
                 self._stacks.release(len(self._stacks) // 2 + 1)
@@ -71,7 +70,7 @@ class StackTable:
         return None if known is None else known.stack
 
     def rules_of(self, stack_id: int) -> tuple[UserRule, ...]:
-        """Return what a stack knows of the reason for a wait."""
+        """Return the rules of a stack for the reason of a wait."""
         known = self._find(stack_id)
         return () if known is None else known.rules
 
@@ -104,12 +103,11 @@ class StackTable:
 
 def find_place(frames: Sequence[Frame]) -> Frame | None:
     """
-    Return the innermost frame (they come innermost first) of the program's own code.
+    Return the innermost frame of the program's own code; ``frames`` come innermost first.
 
-    That is the first frame of Python outside of the standard library, and where there is no
-    Python, the first native frame outside of the CUDA libraries, the C library and what carries
-    calls from Python to C. None where that is not known: the frame has no name, or was left
-    out.
+    That is the first Python frame outside the standard library. Without Python, it is the first
+    native frame outside the CUDA libraries, the C library and the code that carries calls from
+    Python to C. None: not known, as the frame has no name, or was left out.
     """
     native: Frame | None = None
     library: Frame | None = None
@@ -126,7 +124,7 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
         if frame.kind == NATIVE and native is None and not is_hidden:
             layer = layer_of(frame.module)
             if layer in (libraries.PYTHON, libraries.PYTHON_MODULE):
-                # The code that is looked for is Python, and its frames are not known.
+                # The wanted code is Python, and its frames are not known.
                 is_hidden = True
             elif layer not in _NOT_THE_PROGRAM:
                 native = frame

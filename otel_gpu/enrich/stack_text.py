@@ -9,9 +9,9 @@ Stacks as text: one frame per line, innermost first.
     main (train.py:102)
     … incomplete: native frame_pointer, python cut …
 
-A native frame has the file of its library, a frame of Python its file and current line. A
-function that has no symbol is ``??``, and where it is stands behind it. Lines that begin
-with an ellipsis are no frames.
+A native frame has the file of its library, a Python frame its file and current line. A function
+without a symbol is ``??``, followed by its address. Lines that begin with an ellipsis are not
+frames.
 """
 
 import re
@@ -34,14 +34,14 @@ _INNER_SHARE = 2 / 3
 
 
 class StackText(NamedTuple):
-    """The text of a stack, and what each of its lines is: a frame type, or ``cut``."""
+    """The text of a stack, and the type of each line: a frame type, or ``cut``."""
 
     text: str
     types: tuple[str, ...]
 
 
 def frame_line(frame: Frame) -> str:
-    """Return the line of one frame; it has no line break and no control character."""
+    """Return the line of one frame, without line breaks and control characters."""
     function = printable(frame.function) or "??"
     if frame.kind == CUT:
         return f"… {function} …"
@@ -79,8 +79,8 @@ def write_stack(stack: CallStack, limit: int = MAX_CHARACTERS) -> StackText:
 
     Args:
         stack: The stack.
-        limit: The longest text. Where it is longer, frames are left out of the middle,
-            and a line says how many.
+        limit: The longest text. Beyond it, frames are left out of the middle, and a line has their
+            number.
     """
     frames = list(stack.frames)
     lines = [frame_line(frame) for frame in frames]
@@ -92,18 +92,18 @@ def write_stack(stack: CallStack, limit: int = MAX_CHARACTERS) -> StackText:
     if size <= limit:
         return StackText("\n".join(lines), tuple(types))
     inner, outer = _choose(lines, limit)
-    # All lines but that of the note, which is no frame, and those that stand for several.
+    # All lines but the note, which is not a frame, and those that stand for several.
     left_out = sum(map(_count, frames[inner : len(lines) - outer]))
     middle = cut_frame(left_out)
     lines[inner : len(lines) - outer] = [frame_line(middle)]
     types[inner : len(types) - outer] = [CUT]
     text = "\n".join(lines)
-    # Not even one line had room: then it is the beginning of the first.
+    # If not even one line fits, it is the beginning of the first.
     return StackText(text if len(text) <= limit else _shorten(text, limit), tuple(types))
 
 
 def cut_frames(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
-    """Return at most so many frames (3 or more); in the place of others, one says how many."""
+    """Return at most ``most`` frames (3 or more); one of them stands for those left out."""
     if len(frames) <= most:
         return tuple(frames)
     outer = most // 3
@@ -113,22 +113,22 @@ def cut_frames(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
 
 
 def stack_id_text(stack_id: int) -> str:
-    """Return a stack's id as telemetry has it: 16 hexadecimal digits."""
+    """Return a stack's id as in telemetry: 16 hexadecimal digits."""
     return f"{stack_id:016x}"
 
 
 def _choose(lines: Sequence[str], limit: int) -> tuple[int, int]:
-    """Return how many lines fit at the inner and at the outer end, with a note between them."""
-    room = limit - len(frame_line(cut_frame(10**6))) - 1
-    inner = _fitting(lines, int(room * _INNER_SHARE))
+    # How many lines fit at the inner and at the outer end, with a note between them.
+    space = limit - len(frame_line(cut_frame(10**6))) - 1
+    inner = _fitting(lines, int(space * _INNER_SHARE))
     used = sum(len(line) + 1 for line in lines[:inner])
-    outer = _fitting(lines[:inner:-1], room - used)
+    outer = _fitting(lines[:inner:-1], space - used)
     return inner, outer
 
 
-def _fitting(lines: Sequence[str], room: int) -> int:
+def _fitting(lines: Sequence[str], space: int) -> int:
     for count, size in enumerate(_sizes(lines)):
-        if size > room:
+        if size > space:
             return count
     return len(lines)
 

@@ -1,4 +1,4 @@
-"""In what the threads of a process spent their time, and who kept them waiting."""
+"""Thread times: what the threads of a process spent their time on, and what kept them waiting."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from otel_gpu.enrich.waits.reasons import WaitReason
 
 class Wait(NamedTuple):
     """
-    In what a thread spent time, and who kept it from going on.
+    What is known of a wait.
 
     Attributes:
         api: Number of the API of its outermost open call, or of the call before its gap; 0: none.
-        who: Who had the CPU that it waited for, or ended its wait.
-        end: The last one of those who waited for each other; may be ``who`` itself.
-        end_state: What that one did meanwhile: an enumerator of ``thread_state``.
-        end_reason: What it was blocked on, if it was; ``NONE``: it was not.
-        resource: What the system call that the thread waited in was about.
+        who: The thread that had the CPU that it waited for, or ended its wait.
+        end: The last one in a chain of threads that waited for each other; can be ``who`` itself.
+        end_state: What that one did during the wait: an enumerator of ``thread_state``.
+        end_reason: What it was blocked on; ``NONE``: it was not.
+        resource: What the system call of the waiting thread was about.
     """
 
     api: int
@@ -28,7 +28,7 @@ class Wait(NamedTuple):
     resource: Resource | None
 
     def by_name(self) -> "Wait":
-        """Return the same wait for processes of the same names, when those ended."""
+        """Return the same wait with names only, for processes that ended."""
         if not (self.who or self.end):
             return self
         return self._replace(who=_name_of(self.who), end=_name_of(self.end))
@@ -43,17 +43,18 @@ NO_WAIT = Wait(0, None, None, wire.STATE_NONE, WaitReason.NONE, None)
 
 
 TimeKind = tuple[int, int, WaitReason, Wait]
-"""What an entry of the time account is about: state, context, reason, and what is known of the wait."""
+"""What identifies thread times of a process: state, context, reason, and the wait."""
 
 
 class ThreadTime(NamedTuple):
     """
     Time of the threads of one process, cumulative.
 
-    ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
-    where the state is blocked, and may be ``PREEMPTED`` in a run queue. ``time_ns`` grows while the time passes, when it is not known yet
-    who will end a wait; ``ended_ns`` grows by the whole of a wait when it ends. So over all waits of
-    one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
+    ``state`` and ``context`` are enumerators of ``bpf/events.h``. ``reason`` is set where the state
+    is blocked, and can be ``PREEMPTED`` in a run queue. ``time_ns`` grows while the time passes,
+    when it is not known yet which thread will end a wait; ``ended_ns`` grows by the whole wait when
+    it ends. So over all waits of one state, context and reason, ``time_ns`` is ahead by what has
+    not ended yet.
     """
 
     process: Program
@@ -67,5 +68,5 @@ class ThreadTime(NamedTuple):
 
     @property
     def kind(self) -> TimeKind:
-        """What tells it from others of its process: all but the figures."""
+        """What identifies it within its process: all but the figures."""
         return self.state, self.context, self.reason, self.wait

@@ -1,4 +1,4 @@
-"""What the time account of each program was when it was last read, entry by entry."""
+"""The latest readings of the thread times of each program, by entry."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,13 +17,13 @@ _ENTRY_BYTES = 500
 _MAX_WAITS = 2_048
 
 MAX_ENTRIES = 65_536
-"""Entries that are kept, of all programs; further ones are left out."""
+"""Entries kept, of all programs; further ones are left out."""
 
 _Figures = tuple[int, int, int]
 
 
 class _Sum:
-    """What entries of one kind are together."""
+    # The sum of entries of one kind.
 
     __slots__ = ("count", "ended_ns", "entries", "is_stop", "kind", "made", "time_ns")
 
@@ -35,25 +35,24 @@ class _Sum:
 
     @property
     def figures(self) -> _Figures:
-        """time_ns, count and ended_ns."""
+        # time_ns, count and ended_ns.
         return self.time_ns, self.count, self.ended_ns
 
     def add(self, entry: TimesEntry) -> None:
-        """Add an entry."""
         self.entries += 1
         self.time_ns += entry.time_ns
         self.count += entry.count
         self.ended_ns += entry.ended_ns
 
     def remove(self, entry: TimesEntry) -> None:
-        """Take away an entry that was added, with what it was then."""
+        # With the values that were added.
         self.entries -= 1
         self.time_ns -= entry.time_ns
         self.count -= entry.count
         self.ended_ns -= entry.ended_ns
 
     def make(self, process: Program, figures: _Figures) -> ThreadTime:
-        """Return all of it: the same object as before, if it is the same."""
+        # The same object as before, if it is the same.
         made = self.made
         if made is None or made.process is not process or made[4:7] != figures:
             state, context, reason, wait = self.kind
@@ -62,7 +61,7 @@ class _Sum:
 
 
 class _Account:
-    """The entries of one program, each with the sum that it is in; ``new`` has those that are in none yet."""
+    # Each entry with its sum; ``new`` has those that are in none yet.
 
     __slots__ = ("entries", "new", "sums", "version")
 
@@ -70,15 +69,14 @@ class _Account:
         self.entries: dict[TimesKey, tuple[TimesEntry, _Sum | None]] = {}
         self.new: dict[TimesKey, None] = {}
         self.sums: dict[TimeKind, _Sum] = {}
-        # Of what was known of stacks and resources when the sums were made.
+        # The versions of stacks and resources when the sums were made.
         self.version = (0, 0)
 
     def put(self, entry: TimesEntry, known: tuple[TimesEntry, _Sum | None] | None) -> None:
-        """Put an entry in place of what is known of it."""
         one = None
         if known is not None:
             before, one = known
-            # The key that is kept for it is the largest part of an entry.
+            # The stored key is the largest part of an entry.
             entry = entry._replace(key=before.key)
             if one is not None:
                 one.remove(before)
@@ -88,11 +86,11 @@ class _Account:
             self.new[entry.key] = None
         else:
             one.add(entry)
-        # An entry that is there changes no order.
+        # Replacing an existing entry keeps the order.
         self.entries[entry.key] = entry, one
 
     def forget(self, key: TimesKey) -> tuple[TimesEntry, _Sum | None] | None:
-        """Take an entry out of its sum and return both; None: there is none."""
+        # Takes an entry out of its sum and returns both; None: there is none.
         found = self.entries.pop(key, None)
         if found is not None:
             entry, one = found
@@ -105,11 +103,11 @@ class _Account:
 
 class TimeAccounts:
     """
-    Keeps entries as they were read, as what a kernel stack means may be learnt after them; bounded.
+    Keeps entries as they were read, as the meaning of a kernel stack can come later; bounded.
 
     Args:
-        waits: Says why a thread waits in a kernel stack.
-        resources: Says what its system call was about.
+        waits: Reasons of kernel stacks.
+        resources: What system calls were about.
     """
 
     def __init__(self, waits: KernelWaits, resources: ResourceTable) -> None:
@@ -128,7 +126,7 @@ class TimeAccounts:
         return program in self._accounts
 
     def take(self, entries: Sequence[TimesEntry]) -> set[ProcessKey]:
-        """Take in a reading; the programs of which something was kept."""
+        """Add a reading; return the programs with kept entries."""
         programs = set()
         for entry in entries:
             key = entry.key
@@ -136,7 +134,7 @@ class TimeAccounts:
             account = self._accounts.get(program)
             known = account.entries.get(key) if account else None
             if not (entry.time_ns or entry.count or entry.ended_ns):
-                # It is in that of a name now, as who it is about has ended.
+                # It is in the entry of a name now, as the process that it names has ended.
                 self._size -= bool(account and account.forget(key))
                 continue
             if known is None:
@@ -150,7 +148,7 @@ class TimeAccounts:
         return programs
 
     def times(self, process: Program) -> Iterator[ThreadTime]:
-        """Yield what the entries of each kind are together; what is as it was is the same object."""
+        """Yield the sum of the entries of each kind; an unchanged one is the same object."""
         account = self._accounts.get(key_of(process))
         if account is None:
             return
@@ -166,7 +164,7 @@ class TimeAccounts:
                 yield one.make(process, figures)
 
     def forget(self, program: ProcessKey) -> None:
-        """Keep nothing more of a program."""
+        """Drop the entries of a program."""
         account = self._accounts.pop(program, None)
         self._size -= len(account.entries) if account else 0
 
@@ -180,7 +178,7 @@ class TimeAccounts:
             kind = self._kind(entry)
             one = account.sums.get(kind) or account.sums.setdefault(kind, _Sum(kind))
             one.add(entry)
-            # The key is there, so this changes no order.
+            # The key exists, so this keeps the order.
             account.entries[key] = entry, one
             del account.new[key]
 
@@ -202,18 +200,15 @@ class TimeAccounts:
         wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
         if key.is_folded == wire.FOLDED_BY_NAME:
             wait = wait.by_name()
-        # Whoever keeps a reading keeps these, too, and a reading has all of a process.
+        # Readers that keep a reading keep these, too, and a reading has all of a process.
         wait = self._known_waits.setdefault(wait, wait)
         return key.state, key.context, reason, wait
 
 
 def _settle_own_stops(totals: dict[TimeKind, _Figures]) -> None:
-    """
-    Move what was read of a stop of ours before it ended to where it ended.
-
-    Who ends a stop, and so who made it, is known at its end; until then it is as any other.
-    """
-    # Not in the order in which they were read: it would decide between several of them.
+    # Moves the time of a stop by the agent from before its end to where it ended: only the end of a
+    # stop shows what made it.
+    # Not in the order of reading, which would decide between several of them.
     kinds = sorted(totals, key=repr)
     for own in [kind for kind in kinds if kind[2] == WaitReason.CAPTURE]:
         for kind in [one for one in kinds if one[1] == own[1] and one[2] == WaitReason.STOPPED]:

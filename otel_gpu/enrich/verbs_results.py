@@ -1,4 +1,4 @@
-"""What calls of verbs returned, and what network adapters said by their asynchronous events."""
+"""Results of calls of verbs, and asynchronous events of network adapters."""
 
 import errno
 from typing import Final
@@ -16,7 +16,8 @@ EVENTS: Final = (
 )
 """The names of ``enum ibv_event_type``, by number."""
 
-# As the semantic conventions call an error that has no name: why is in errno, which is not read.
+# The semantic conventions' word for an error without a name: the cause is in errno, which is not
+# read.
 _OTHER = "_OTHER"
 
 

@@ -1,7 +1,7 @@
 """Advice for causes: what to do, in which order."""
 
 # The order of advice
-#     -------------------
+# -------------------
 #
 # What is behind a cause is cured first: a data loader without a CPU is late however many workers it
 # has. So the deepest cause of a path comes first, and of several behind one wait the largest. The

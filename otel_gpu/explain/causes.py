@@ -6,7 +6,7 @@ what is left is unexplained.
 """
 
 # Some facts about what is known
-#     ------------------------------
+# ------------------------------
 #
 # For each call and gap the kernel side keeps exact totals (on CPU, run queue, blocked) and the few
 # longest intervals with their culprits. So the state of the rest is known, and its culprit is not.

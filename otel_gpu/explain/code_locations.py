@@ -6,7 +6,7 @@ where such time is spent, and samples show on which lines a thread worked.
 """
 
 # Where a program worked
-#     ----------------------
+# ----------------------
 #
 # Samples show it. Without samples, a thread that lost its CPU was at work right there. If it never
 # lost it, the call that ended a gap at least shows for which function the work was done.

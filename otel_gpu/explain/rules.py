@@ -5,7 +5,7 @@ All judgement is in the tables of this module; the other modules of the package 
 """
 
 # Some facts about waiting inside CUDA calls
-#     ------------------------------------------
+# ------------------------------------------
 #
 # A call that synchronizes has nothing to do but wait for the device, and the driver chooses how: it
 # spins, sleeps between two queries, polls a file of its own, or lets the driver's interrupt wake

@@ -1,7 +1,7 @@
 """Wakers: which thread ended a wait, where the record can be trusted."""
 
 # Some facts about wake-ups
-#     -------------------------
+# -------------------------
 #
 # For a wake-up the kernel records which thread had the CPU then. A thread that writes into a pipe
 # wakes the reader itself. A timer, a disk or a network card wakes a sleeper too, from an interrupt,

@@ -70,14 +70,13 @@ AVOIDED_NAMES = frozenset(
         *("room", "ways", "wishes", "slot", "slots"),
     }
 )
-# What other projects call so: a container's image, functions of CPython, slots of a class.
-KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image"})
+# What other projects call so: a container's image, pictures, functions of CPython, slots of a class.
+KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image", "IMAGE_DECODING"})
 # Packages whose docstrings and comments, and whose names, are not plain yet. Both lists only shrink.
 PENDING_TEXTS = frozenset(
     {
         *(
             "capture",
-            "enrich",
             "importers",
         ),
         *(

@@ -1,17 +1,17 @@
-"""The resource attributes of a process, from what /proc and the process itself say."""
+"""The resource attributes of a process, from /proc and from the process itself."""
 
-# Who is believed
-# ---------------
+# Which source counts
+# -------------------
 #
-# A process describes itself in its OpenTelemetry context and its environment, and we
-# observe it from outside. It alone knows its service, so that is its to say. For all
-# else what was observed wins: inside a container the process believes in another pid,
-# another host name and another executable path, and none of those can be found on the
-# host. What we cannot observe (deployment.environment.name, k8s.pod.name) is taken over,
-# and named in otel_gpu.resource.claimed: any process can claim anything there. In which
-# container and pod a process is comes from the kernel alone: a process that is in none
-# cannot claim one, and where its user may name cgroups, they count as claimed. What the agent says of itself, and telemetry.sdk.* (which SDK made the
-# telemetry), are not taken over.
+# A process describes itself in its OpenTelemetry context and its environment, and the agent
+# observes it from outside. Only the process knows its service, so its own name counts. For
+# everything else the observed value wins: inside a container the process has another pid, another
+# host name and another executable path, and none of those exist on the host. What cannot be
+# observed (deployment.environment.name, k8s.pod.name) is copied, and listed in
+# otel_gpu.resource.claimed, as any process can claim anything there. Container and pod come from
+# the kernel alone: a process outside them cannot claim one, and where its user can name cgroups,
+# they count as claimed. Attributes of the agent itself, and telemetry.sdk.* (which SDK made the
+# telemetry), are not copied.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ _NOT_TAKEN_OVER = (
     *("telemetry.", "otel_gpu.agent.", CLAIMED),
     *(*_OF_CONTAINERS, "process.owner"),
 )
-# The semantic conventions' names for what uname(2) says.
+# The semantic conventions' names of uname(2)'s values.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _LAST_UNIX_NS = 253_402_300_799 * 1_000_000_000  # the end of the year 9999
 
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
     What is known of one program, checked and bounded; None or empty if unknown.
 
     Attributes:
-        start_boot_ns: With the pid, what the process has that no other one has.
+        start_boot_ns: With the pid, unique to the process.
         exec_ktime_ns: When an exec that was seen began this program; 0 for none.
         created_unix_ns: When the process (not this program) began.
     """
@@ -78,10 +78,10 @@ class Host(NamedTuple):
 
 def facts_of(body: Mapping[str, Any], unix_minus_ktime_ns: int) -> Facts:
     """
-    Take facts from the body of a PROCESS record; what has a wrong type is left out.
+    Return facts from the body of a PROCESS record; values of a wrong type are left out.
 
     Args:
-        body: As ``procfs.process_facts`` made it, or as anyone wrote it.
+        body: From ``procfs.process_facts``, or untrusted.
         unix_minus_ktime_ns: The clocks' difference when the facts were read.
     """
     start_boot_ns = _number(body, "start_boot_ns")
@@ -110,7 +110,7 @@ def facts_of(body: Mapping[str, Any], unix_minus_ktime_ns: int) -> Facts:
 
 
 def host_of(info: Mapping[str, Any]) -> Host:
-    """Take the host from the body of a CAPTURE record."""
+    """Return the host from the body of a CAPTURE record."""
     host = _mapping(info, "host")
     arch = _text(host, "arch")
     attributes = {
@@ -130,10 +130,10 @@ def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[
     The same arguments give the same attributes, on every host and in every replay.
     """
     listed = parse_resource_attributes(facts.environment.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    said = {**_plain_attributes(listed), **facts.context}
+    reported = {**_plain_attributes(listed), **facts.context}
     configured = facts.environment.get("OTEL_SERVICE_NAME", "").strip()
     if configured and "service.name" not in facts.context:
-        said["service.name"] = configured[:MAX_CHARACTERS]
+        reported["service.name"] = configured[:MAX_CHARACTERS]
     attributes: dict[str, Any] = {
         "service.name": name_service(
             context=facts.context,
@@ -142,19 +142,19 @@ def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[
             command_args=facts.command_args,
             comm=facts.comm,
         )[:MAX_CHARACTERS],
-        "service.instance.id": said.get("service.instance.id")
+        "service.instance.id": reported.get("service.instance.id")
         or _instance_id(pid, program_ktime_ns, facts, host),
     }
-    # What another tool recorded may not say which processes they were.
+    # Recordings of other tools can lack pids.
     if pid >= 0:
         attributes["process.pid"] = pid
     attributes.update(_observe_process(pid, facts))
     attributes.update(_observe_place(facts))
     attributes.update(host.attributes)
-    for key, value in said.items():
+    for key, value in reported.items():
         if not key.startswith(_NOT_TAKEN_OVER):
             attributes.setdefault(key, value)
-    claimed = {key for key in said if attributes.get(key) == said[key]}
+    claimed = {key for key in reported if attributes.get(key) == reported[key]}
     if find_container(facts.cgroups).is_claimed:
         claimed |= _OF_CONTAINERS & attributes.keys()
     if claimed:
@@ -173,7 +173,7 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
     elif facts.comm and pid >= 0:
         yield "process.executable.name", facts.comm
     if facts.command_args:
-        # Masked when it was captured; a recording may come from elsewhere.
+        # Masked when it was captured; a recording can come from elsewhere.
         masked = _masked(facts.command_args)
         yield "process.command", masked[0]
         yield "process.command_args", masked
@@ -206,7 +206,7 @@ def _observe_place(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _instance_id(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> str:
-    # The start time outlives a restart of the agent; the program's ktime may not.
+    # The start time outlives a restart of the agent; the program's ktime can change.
     start_ns = program_ktime_ns if facts.start_boot_ns is None else facts.start_boot_ns
     name = f"{host.boot_id}/{pid}/{start_ns}"
     if facts.exec_ktime_ns:
@@ -222,7 +222,7 @@ def _iso_8601(unix_ns: int) -> str:
 
 
 def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    # Only what OTLP can carry, within bounds.
+    # Only values that OTLP can carry, within bounds.
     plain: dict[str, Any] = {}
     for key, value in attributes.items():
         if len(plain) >= MAX_ATTRIBUTES:

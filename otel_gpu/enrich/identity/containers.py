@@ -1,12 +1,12 @@
-"""Which container and which Kubernetes pod a process belongs to, from its cgroups."""
+"""The container and the Kubernetes pod of a process, from its cgroups."""
 
 # Some facts about container cgroups
 # ----------------------------------
 #
-# A line of /proc/PID/cgroup is "hierarchy:controllers:path". cgroup v2 has one line,
-# "0::path"; v1 has one per controller; mixed systems have both, and the v2 line is then
-# often just "0::/". No field says "container": every runtime encodes the container's id
-# in a name of the path, in its own way:
+# A line of /proc/PID/cgroup is "hierarchy:controllers:path". cgroup v2 has one line, "0::path"; v1
+# has one per controller; mixed systems have both, and the v2 line is then often just "0::/". No
+# field is "container": every runtime encodes the container's id in a name of the path, in its own
+# way:
 #
 #   docker, cgroupfs     /docker/ID
 #   docker, systemd      /system.slice/docker-ID.scope
@@ -17,15 +17,15 @@
 #   cri-o                /kubepods.slice/.../crio-ID.scope
 #   ECS on Fargate       /ecs/TASK/TASK-NUMBER
 #
-# ID is 64 hexadecimal digits. systemd takes "-" as a level of the slice tree, so there
-# the pod's UID is written with "_". Static pods have a hash of 32 digits as UID.
+# ID is 64 hexadecimal digits. systemd takes "-" as a level of the slice tree, so there the pod's
+# UID is written with "_". Static pods have a hash of 32 digits as UID.
 #
-# Containers nest (kind runs nodes in docker), and a container may run systemd, which
-# adds names below the container's. So the deepest name that has an id wins, wherever it
-# is. conmon, podman's and cri-o's monitor, has a cgroup with the id of the container
-# that it watches, but is not in it.
+# Containers nest (kind runs nodes in docker), and a container can run systemd, which adds names
+# below the container's. So the deepest name with an id wins, wherever it is. conmon, podman's and
+# cri-o's monitor, has a cgroup with the id of the container that it watches, but is not in it.
 #
-# systemd leaves what is below user@UID.service to that user, who can make cgroups of any name there.
+# systemd leaves what is below user@UID.service to that user, who can make cgroups of any name
+# there.
 
 import re
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ _OF_USER = re.compile(r"/user@[0-9]+\.service/")
 
 class Container(NamedTuple):
     """
-    Where a process runs; None for what its cgroups do not say.
+    Where a process runs; None if its cgroups do not show it.
 
     ``is_claimed``: its user could have named these cgroups.
     """
@@ -66,7 +66,7 @@ class Container(NamedTuple):
 
 def find_container(cgroups: Iterable[str]) -> Container:
     """
-    Read the lines of ``/proc/PID/cgroup``.
+    Return the container from the lines of ``/proc/PID/cgroup``.
 
     The first line that names a container, or a pod, decides.
     """
@@ -86,10 +86,10 @@ def find_container(cgroups: Iterable[str]) -> Container:
 
 def choose_cgroup(cgroups: Iterable[str]) -> str | None:
     """
-    Return the line that says most about where a process is.
+    Return the most useful line on the place of a process.
 
-    That is the v2 line, else systemd's, else the first; lines that name only the root
-    count when there is no other.
+    That is the v2 line, else systemd's, else the first; lines that name only the root count when
+    no other exists.
     """
     best: str | None = None
     best_rank = 99

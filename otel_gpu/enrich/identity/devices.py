@@ -1,9 +1,8 @@
-"""Which physical GPU a process means by a device index."""
+"""The physical GPU that a process means by a device index."""
 
-# An index says nothing outside its process: CUDA_VISIBLE_DEVICES and container runtimes
-# renumber. It says nothing in a forked child either, which may choose its devices
-# before it first calls CUDA. So identities are known per program, and only from
-# what CUDA said to that program itself.
+# An index is valid only inside its process: CUDA_VISIBLE_DEVICES and container runtimes renumber.
+# It is not valid in a forked child either, which can choose its devices before it first calls CUDA.
+# So identities are kept per program, and only from what CUDA reported to that program itself.
 
 from uuid import UUID
 
@@ -18,7 +17,7 @@ class DeviceTable:
     """
     The devices of every program.
 
-    Whoever forgets a program calls ``forget``; each program has up to ``MAX_DEVICES``.
+    The owner of a program calls ``forget``; each program has up to ``MAX_DEVICES``.
     """
 
     def __init__(self) -> None:
@@ -27,10 +26,10 @@ class DeviceTable:
 
     def learn(self, program: ProcessKey, index: int, uuid: bytes, name: str) -> None:
         """
-        Take in what CUDA said to a process about one of its devices.
+        Add what CUDA reported to a process about one of its devices.
 
-        The UUID and the name come from different calls; each adds to what is known,
-        unless the UUID shows that it is about another device.
+        The UUID and the name come from different calls; each adds to what is known, unless the UUID
+        shows that it is another device.
         """
         if not 0 <= index < MAX_DEVICES:
             return
@@ -44,7 +43,7 @@ class DeviceTable:
         devices[index] = DeviceIdentity(index, learnt_uuid, name.strip() or known.model)
 
     def find(self, program: ProcessKey, index: int) -> DeviceIdentity | None:
-        """Return the device, as far as it is known; None where the index is unknown."""
+        """Return the device with what is known of it; None: the index is unknown."""
         if not 0 <= index < MAX_DEVICES:
             return None
         devices = self._by_program.get(program)

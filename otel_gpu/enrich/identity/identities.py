@@ -1,4 +1,4 @@
-"""Who and what activities are about: processes, devices, stacks, culprits, resources."""
+"""What activities are about: processes, devices, stacks, culprits, resources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +18,8 @@ class Program:
         pid: In the agent's pid namespace.
         program_ktime_ns: With ``pid``, the key of this program everywhere.
         comm: The kernel's 15-character name; always known.
-        attributes: OTel resource attributes of the process, in emission order:
-            ``service.name``, ``service.instance.id``, ``process.*``,
-            ``container.id``, ``k8s.*``, ``host.*``.
+        attributes: OTel resource attributes of the process, in emission order: ``service.name``,
+          ``service.instance.id``, ``process.*``, ``container.id``, ``k8s.*``, ``host.*``.
         start_unix_ns: When the program began.
     """
 
@@ -37,7 +36,7 @@ class Program:
 
     @property
     def user(self) -> str:
-        """The name of the user that it runs as, or its number; empty: not known."""
+        """The name of its user, or the number; empty: not known."""
         return str(self.attributes.get("process.owner", ""))
 
 
@@ -46,12 +45,12 @@ ProcessKey = tuple[int, int]
 
 
 def key_of(process: Program) -> ProcessKey:
-    """Return what tells a program from all others, also from those of the same pid."""
+    """Return the key of a program, which is unique also among programs of the same pid."""
     return process.pid, process.program_ktime_ns
 
 
 class DeviceIdentity(NamedTuple):
-    """A CUDA device as OBI names it; None where it was not observed."""
+    """A CUDA device as OBI names it; None: not observed."""
 
     index: int  # type: ignore[assignment] # OBI's word; this tuple is never searched
     uuid: str | None
@@ -66,9 +65,9 @@ class CallStack(NamedTuple):
         id: Of its content: equal stacks have equal ids, everywhere.
         frames: A frame of kind ``cut`` stands for others that were left out.
         complete: Whether nothing is missing at the outer end.
-        native: How native frames were found; see ``capture.stacks.frames.MergedStack``.
-        python: The same for frames of Python.
-        place: The innermost frame of the program's own code; None where it is not known.
+        native: How native frames were found; see ``wire.frames.MergedStack``.
+        python: The same for Python frames.
+        place: The innermost frame of the program's own code; None: not known.
     """
 
     id: int
@@ -81,11 +80,11 @@ class CallStack(NamedTuple):
 
 class Who(NamedTuple):
     """
-    Who a process, or a thread of one, is; empty where that is not known.
+    The names of a process or a thread; empty if not known.
 
     Attributes:
         pid: The process.
-        tid: The thread; 0: what is said holds for the process.
+        tid: The thread; 0: the process.
         comm: The kernel's name.
         command: The command line, without what looks like a secret.
         container: The id of its container.
@@ -112,12 +111,13 @@ class Resource(NamedTuple):
 
     Attributes:
         kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd`` or ``other``.
-        name: A path, or an address and port: of the peer, or of what is listened on. Empty: it is
-            not known, or it stands for many: all files of a file system, say.
+        name: A path, or an address and port: of the peer, or of the listening end. Empty: not
+            known, or
+          many, such as all files of a file system.
         file_system: Its type (``ext4``, ``nfs4``, ``fuse.sshfs``, ``overlay``); else empty.
         mount: Where the process sees that file system; else empty.
         is_remote: Whether another host, or network namespace, is behind it.
-        is_incoming: Whether it is listened on, or was connected from the other end.
+        is_incoming: Whether it listens, or was connected from the other end.
         peers: The watched processes that have the other end of a pipe or of a socket of this host.
         source: What is mounted: a device, or ``host:/folder``; else empty.
     """
@@ -138,7 +138,7 @@ class Resource(NamedTuple):
 
 
 class Culprit(NamedTuple):
-    """Who had the CPU, held the lock, or kept somebody waiting."""
+    """The thread or process that had the CPU, held the lock, or kept another one waiting."""
 
     pid: int
     tid: int

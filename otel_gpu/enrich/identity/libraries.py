@@ -1,10 +1,10 @@
 """
-What a library is to a program that calls CUDA, from its file's name; so for Python's files.
+Libraries by role for a program that calls CUDA, from their file names; also Python's files.
 
-A stack says where a program was, and much of it is not the program's own code: the CUDA
-libraries, what carries a call from Python to C, the C library's waiting. The file names
-tell them apart; they are the same in system folders, wheels and containers, where a wheel
-may put a hash into the name (``libcudart-9335f6a2.so.12``).
+A stack shows where a program was, and much of it is not the program's own code: the CUDA libraries,
+the code that carries a call from Python to C, the C library's waits. File names distinguish them.
+They are the same in system folders, wheels and containers, except that a wheel can put a hash into
+the name (``libcudart-9335f6a2.so.12``).
 """
 
 import functools
@@ -18,10 +18,10 @@ PYTHON: Final = "python"
 PYTHON_MODULE: Final = "python_module"
 FOREIGN_CALLS: Final = "foreign_calls"
 C_LIBRARY: Final = "c_library"
-# The program's own, or a library's that is as good as its own: what it chose to call.
+# The program's own, or a library that counts as its own: what it chose to call.
 PROGRAM: Final = ""
 
-# Whole file names up to ".so" or the end, as patterns; the first that matches holds.
+# Whole file names up to ".so" or the end, as patterns; the first match counts.
 _NAMES: Mapping[str, str] = {
     # The user-space driver, and what it loads.
     DRIVER: r"libcuda|libnvidia-[\w-]+|libcudadebugger",
@@ -40,16 +40,17 @@ _NAMES: Mapping[str, str] = {
         r"|\[uprobes\]"
     ),
 }
-# Behind the name: a hash of auditwheel's or a version before ".so", or CPython's tag.
+# After the name: a hash of auditwheel's or a version before ".so", or CPython's tag.
 _TAIL = r"(?:-[0-9a-f]{8}|-\d[\d.]*)?(?:\.(?:cpython-|abi3|pypy).*|\.so.*)?"
-# Of CPython, installed, in its sources or in an archive, and not of what was installed into it.
+# Of CPython, installed, in its sources or in an archive, without packages that were installed into
+# it.
 _STANDARD_LIBRARY = re.compile(
     r"(?:.*/)?(?:lib\w*/python[\w.]+|Lib|base_library\.zip)/(?!(?:site|dist)-packages/)(.*)",
     re.DOTALL,
 )
-# Programs that were frozen, or come in an archive, have paths that begin where modules do.
+# Frozen programs and archives have paths that begin where modules do.
 _BEGINNING = re.compile(r"(?:/.*\.zip/)?((\w+)(?:\.py|/.*))", re.DOTALL)
-# No script that uses threads has the name of one of these: it would be imported in their place.
+# No script that uses threads has one of these names: it would be imported in their place.
 _FROZEN = re.compile(
     "_compression|_weakrefset|abc|asyncio|bz2|codecs|collections|concurrent|contextlib|copy|ctypes"
     "|enum|functools|gzip|heapq|http|importlib|inspect|io|json|linecache|logging|lzma"
@@ -58,11 +59,11 @@ _FROZEN = re.compile(
     "|typing|urllib|warnings|weakref|zipfile"
 )
 STANDARD_LIBRARY: Final = "lib/python/"
-"""How the name of each source file of the standard library begins, as ``source_of`` has it."""
+"""The start of the name of each source file of the standard library, as of ``source_of``."""
 _REMEMBERED_NAMES = 4096
 
 
-# When first asked for: most starts never are.
+# When first called: most starts never need them.
 @functools.cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((layer, re.compile(f"(?:{names}){_TAIL}")) for layer, names in _NAMES.items())
@@ -70,7 +71,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @functools.lru_cache(maxsize=_REMEMBERED_NAMES)
 def layer_of(module: str) -> str:
-    """Return what the library with this file name is; ``PROGRAM`` for all that is not known."""
+    """Return the role of a library with this file name; ``PROGRAM`` for unknown ones."""
     for layer, pattern in _patterns():
         if pattern.fullmatch(module):
             return layer
@@ -80,7 +81,7 @@ def layer_of(module: str) -> str:
 @functools.lru_cache(maxsize=_REMEMBERED_NAMES)
 def source_of(file: str) -> str:
     """
-    Return the name of a source file, from its path: one of the standard library has one name.
+    Return the name of a source file, from its path; standard library files have one name.
 
     That is ``lib/python/queue.py``, wherever Python is installed, and also where it was frozen into
     a program. All others have their path.
@@ -92,5 +93,5 @@ def source_of(file: str) -> str:
 
 
 def is_standard_library(file: str) -> bool:
-    """Say whether a source file, by its path, is of Python's standard library."""
+    """Return whether a source file, by its path, is of Python's standard library."""
     return file.startswith("<frozen ") or source_of(file).startswith(STANDARD_LIBRARY)

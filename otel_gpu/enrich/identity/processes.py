@@ -1,24 +1,23 @@
 """The processes of a capture: every program under its pid, with its names."""
 
 # Some facts about programs
-# -------------------------------
+# -------------------------
 #
-# A pid says little: it is used again soon after its process is gone, and an exec puts
-# another program under it while it lives. The kernel side therefore numbers programs by
-# the ktime at which they began, and pid and that ktime together never mean two programs.
+# A pid alone is ambiguous: it is used again soon after its process ended, and an exec puts another
+# program under it. So the kernel side identifies a program by the ktime at which it began; pid and
+# that ktime never mean two programs.
 #
-# Names come from /proc, which knows only the living, and they come after the fact: a
-# short process may be gone before it was looked at. So a program gets the best names at
-# hand, and better ones later: those of its parent after a fork (same program, same
-# environment), the path after an exec, a thread's comm when nothing else is known. When
-# better names come, a new Program takes the place of the old one, until the program is
-# settled: from then on it stays as it is, because something of it may have left.
+# Names come from /proc, which knows only running processes, and they come late: a short process can
+# be gone before it was read. So a program gets the best names at hand, and better ones later: those
+# of its parent after a fork (same program, same environment), the path after an exec, a thread's
+# comm when nothing else is known. When better names come, a new Program takes the place of the old
+# one, until the program is settled. From then on it stays unchanged, because something of it can
+# have been sent.
 #
-# Records of a process still arrive after its exit, from other CPUs' buffers and in the
-# last reading of the aggregates. So the dead are remembered for a while, by ktime and
-# not by our clock, since a replay must forget at the same record. An agent that is late learns
-# of many exits at once, and reads what is left of them after that: however many there are, they
-# are remembered until then.
+# Records of a process still arrive after its exit, from other CPUs' buffers and in the last reading
+# of the aggregates. So ended programs are kept for a while, by ktime and not by the agent's clock,
+# since a replay must forget at the same record. An agent that is late learns of many exits at once,
+# and reads their last figures after that: however many there are, they are kept until then.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -39,7 +38,7 @@ class ProcessTable:
     """
     Finds the program of any record, known or not.
 
-    Holds up to ``max_programs``, of which up to ``max_dead`` are dead, not counting those whose
+    Holds up to ``max_programs``, and up to ``max_dead`` ended ones among them, besides those whose
     last figures are still to be read; calls ``forget`` with each key that it drops.
     """
 
@@ -59,13 +58,13 @@ class ProcessTable:
         # In the order in which the programs were learnt.
         self._programs: OrderedDict[ProcessKey, Program] = OrderedDict()
         self._facts: dict[ProcessKey, Facts] = {}
-        # Those that get no better names any more.
+        # Programs that get no better names any more.
         self._settled: dict[ProcessKey, Program] = {}
-        # In the order in which they died, with the ktime of that.
+        # In the order of their ends, with the ktime of that.
         self._dead: OrderedDict[ProcessKey, int] = OrderedDict()
         # When the maps were last read, and before that: one reading is several records.
         self._read_ktime_ns = self._read_before_ktime_ns = 0
-        # The program that runs under a pid now, as far as is known.
+        # The program that runs under a pid now, if known.
         self._current: dict[int, ProcessKey] = {}
         CACHES.register("processes", self, "_programs")
         CACHES.register("processes", self, "_facts")
@@ -75,22 +74,22 @@ class ProcessTable:
 
     @property
     def settled(self) -> Mapping[ProcessKey, Program]:
-        """The programs that stay as they are: a view, which goes on being right."""
+        """The programs that stay unchanged, as a live view."""
         return self._settled
 
     def may_improve(self, key: ProcessKey) -> bool:
-        """Say whether a program may still get better names; one that is not known any more may not."""
+        """Return whether a program can still get better names; an unknown one cannot."""
         return key in self._programs and key not in self._settled
 
     def settle(self, pid: int, program_ktime_ns: int) -> None:
-        """Let a program stay as it is from now on."""
+        """Keep a program unchanged from now on."""
         program = self.find(pid, program_ktime_ns, "")
-        # In a full table it may be gone already.
+        # In a full table it can be evicted already.
         if (pid, program_ktime_ns) in self._programs:
             self._settled[pid, program_ktime_ns] = program
 
     def note_reading(self, ktime_ns: int) -> None:
-        """Take in that the kernel's figures were read, of those that ended before it as well."""
+        """Note a reading of the kernel's figures, also of programs that ended before it."""
         if ktime_ns > self._read_ktime_ns:
             self._read_before_ktime_ns, self._read_ktime_ns = self._read_ktime_ns, ktime_ns
 
@@ -101,7 +100,7 @@ class ProcessTable:
         Args:
             pid: The record's.
             program_ktime_ns: The record's.
-            comm: What to call a program that nothing else is known of; may be empty.
+            comm: The name of a program without any other; can be empty.
         """
         key = (pid, program_ktime_ns)
         program = self._programs.get(key)
@@ -110,7 +109,7 @@ class ProcessTable:
         return program
 
     def learn_host(self, info: Mapping[str, Any]) -> None:
-        """Take in the capture's host; every process is on it."""
+        """Set the capture's host; every process is on it."""
         self._host = host_of(info)
         for key in list(self._programs):
             self._put(key, self._facts[key])
@@ -118,7 +117,7 @@ class ProcessTable:
     def learn_facts(
         self, pid: int, program_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
     ) -> Program:
-        """Take in what /proc said; what it did not say stays as it was."""
+        """Add the facts from /proc; facts that are missing stay as they were."""
         key = (pid, program_ktime_ns)
         facts = facts_of(body, self._clock.offset_ns(ktime_ns))
         known = self._facts.get(key)
@@ -128,7 +127,7 @@ class ProcessTable:
         return self._put(key, self._with_context(facts))
 
     def learn_fork(self, parent: Program, child_pid: int, child_program_ktime_ns: int) -> Program:
-        """Let a child have its parent's names until its own are known."""
+        """Return a child with its parent's names until its own are known."""
         key = (child_pid, child_program_ktime_ns)
         known = self._programs.get(key)
         if known is not None and self._facts[key].start_boot_ns is not None:
@@ -151,10 +150,10 @@ class ProcessTable:
         self, pid: int, program_ktime_ns: int, old_program_ktime_ns: int, path: str, comm: str
     ) -> Program:
         """
-        Let a new program take over a process.
+        Return the new program of a process.
 
-        It keeps what belongs to the process and its environment, which programs
-        seldom change on the way. Its arguments are not known before its facts come.
+        It keeps the facts of the process and its environment, which programs seldom change on the
+        way. Its arguments are not known before its own facts come.
         """
         key = (pid, program_ktime_ns)
         old_key = (pid, old_program_ktime_ns)
@@ -174,18 +173,15 @@ class ProcessTable:
         return self._put(key, facts)
 
     def learn_exit(self, pid: int, program_ktime_ns: int, ktime_ns: int, comm: str) -> Program:
-        """Return a program that ended, and begin to forget it."""
+        """Return a program that ended; it is forgotten later."""
         program = self.find(pid, program_ktime_ns, comm)
         self._die((pid, program_ktime_ns), ktime_ns)
         self._bury_expired(ktime_ns)
         return program
 
     def _with_context(self, facts: Facts) -> Facts:
-        """
-        Let a child that runs its parent's program have its context, if it has none of its own.
-
-        A fork publishes nothing, so its name would depend on whether its facts were read in time.
-        """
+        # A child that runs its parent's program has its parent's context if it has none of its own:
+        # a fork publishes nothing, so its name would depend on whether its facts were read in time.
         parent = self._facts.get(self._current.get(facts.ppid or 0, (0, 0)))
         if facts.context or parent is None or not facts.command_args:
             return facts
@@ -201,13 +197,13 @@ class ProcessTable:
         attributes = describe(pid, program_ktime_ns, facts, self._host)
         self._facts[key] = facts
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
-            # Exporters know programs by identity: one that is no better stays.
+            # Exporters identify programs by identity, so one without better names stays.
             return known
         program = Program(
             pid=pid,
             program_ktime_ns=program_ktime_ns,
             comm=facts.comm,
-            # The clock may have learnt more since; what was said once stays.
+            # The clock can have learnt more since; the first value stays.
             start_unix_ns=self._clock.to_unix_ns(program_ktime_ns)
             if known is None
             else known.start_unix_ns,
@@ -217,12 +213,12 @@ class ProcessTable:
         if known is None:
             self._supersede(key)
             if len(self._programs) > self._max_programs:
-                # The longest dead, else the longest known: an exit that was lost.
+                # The one that ended first, else the oldest: its exit was lost.
                 self._bury(next(iter(self._dead or self._programs)))
         return program
 
     def _supersede(self, key: ProcessKey) -> None:
-        # A pid has one process at a time: a newer program means that the older is gone.
+        # A pid has one process at a time: a newer program means that the older one is gone.
         pid, program_ktime_ns = key
         current = self._current.get(pid)
         if current is not None and program_ktime_ns < current[1]:
@@ -262,14 +258,14 @@ class ProcessTable:
 
 
 def _complete(facts: Facts, known: Facts) -> Facts:
-    # A zombie, or a process that may not be read, has facts with gaps; of an exec they say nothing.
-    said = {name: value for name, value in facts._asdict().items() if value not in _GAPS}
-    said |= {"exec_ktime_ns": known.exec_ktime_ns, "context": facts.context}
-    return known._replace(**said)
+    # A zombie, or an unreadable process, has facts with gaps; facts never contain an exec.
+    present = {name: value for name, value in facts._asdict().items() if value not in _GAPS}
+    present |= {"exec_ktime_ns": known.exec_ktime_ns, "context": facts.context}
+    return known._replace(**present)
 
 
 def _inheritable(context: Mapping[str, Any]) -> dict[str, Any]:
-    # A child is an instance of its own; the mapping that says so is not inherited either.
+    # A child is an instance of its own, and the mapping of its context is not inherited either.
     return {
         key: value
         for key, value in context.items()

@@ -1,4 +1,4 @@
-"""What a process is called: ``service.name`` and what it says about itself."""
+"""The name of a process: ``service.name`` from its own settings, its script or its executable."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ def name_service(
     comm: str,
 ) -> str:
     """
-    Name the service that a process is part of.
+    Return the name of the service that a process is part of.
 
-    The first of these that says something: the process's own OpenTelemetry context,
-    ``OTEL_SERVICE_NAME`` and then ``OTEL_RESOURCE_ATTRIBUTES`` in its environment, the
-    Python script or module that it runs, its executable's name, its comm.
+    The first of these that is set: the process's own OpenTelemetry context, ``OTEL_SERVICE_NAME``
+    and then ``OTEL_RESOURCE_ATTRIBUTES`` in its environment, the Python script or module that it
+    runs, its executable's name, its comm.
     """
     published = context.get("service.name")
     if isinstance(published, str) and published.strip():
@@ -45,7 +45,7 @@ def name_service(
 
 
 def is_python(name: str) -> bool:
-    """Say whether an executable of this name is an interpreter of Python."""
+    """Return whether an executable of this name is an interpreter of Python."""
     return _PYTHON.match(name) is not None
 
 
@@ -53,8 +53,8 @@ def find_python_program(command_args: Sequence[str]) -> str | None:
     """
     Return the script or module that a Python command line runs.
 
-    Follows CPython's own option parsing. None where there is neither: ``-c``, standard
-    input, an interactive interpreter, or a process title in place of the arguments.
+    Follows CPython's own option parsing. None: ``-c``, standard input, an interactive interpreter,
+    or a process title in place of the arguments.
     """
     rest = iter(command_args[1:])
     for argument in rest:
@@ -81,7 +81,7 @@ def parse_resource_attributes(text: str) -> dict[str, str]:
     """
     Parse ``OTEL_RESOURCE_ATTRIBUTES``: ``key=value,key=value``, percent-encoded.
 
-    As the specification asks, one error discards all of it.
+    As the specification requires, one error discards all of it.
     """
     attributes: dict[str, str] = {}
     for item in text.split(","):
@@ -102,7 +102,7 @@ def _script_name(path: str) -> str | None:
     if path in ("", "-"):
         return None
     folder, script = _last_parts(path)
-    # A package that is run by its path is called as the package.
+    # A package that is run by its path has the package's name.
     if script == "__main__.py" and folder:
         return folder
     return script or None
@@ -116,7 +116,7 @@ def _last_parts(path: str) -> tuple[str, str]:
 
 
 def _first_value_option(argument: str) -> tuple[str, str]:
-    # Single letters may be joined ("-uXdev"): the first that takes a value ends them.
+    # Single letters can be joined ("-uXdev"): the first that takes a value ends them.
     for position, letter in enumerate(argument[1:], start=1):
         if letter in "cm" or letter in _VALUE_OPTIONS:
             return letter, argument[position + 1 :]

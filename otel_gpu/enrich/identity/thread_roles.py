@@ -1,9 +1,9 @@
 """
-What threads without a name of their own run: the function that their stacks begin with.
+Thread roles: the function that the stack of a thread without a name begins with.
 
-Python's threads are all called as their process, as are its worker processes. The outermost
-function that is not of what starts threads and processes says what one is for: ``_feed`` of
-a queue, ``_worker_loop`` of a data loader.
+Python's threads all have the name of their process, and so do its worker processes. The outermost
+function that does not start threads or processes shows what a thread is for: ``_feed`` of a queue,
+``_worker_loop`` of a data loader.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_THREADS = 8192
-"""Threads whose role is remembered; the one that was not asked about for longest goes first."""
-# What runs the function that a thread or process was made for.
+"""Threads whose role is kept; the one that was not used for longest is evicted first."""
+# Code that runs the function of a new thread or process.
 _STARTS = frozenset({"run", "_bootstrap", "_bootstrap_inner"})
 _STARTERS = frozenset(
     {f"{STANDARD_LIBRARY}threading.py", f"{STANDARD_LIBRARY}multiprocessing/process.py"}
@@ -33,17 +33,17 @@ _NOT_OWN = frozenset({libraries.C_LIBRARY, libraries.PYTHON})
 
 
 class ThreadRoles:
-    """The roles of threads, as (pid, tid), of which that was seen; bounded."""
+    """The roles of threads that have one, by (pid, tid); bounded."""
 
     def __init__(self) -> None:
         self._roles: Recent[tuple[int, int], str] = Recent(MAX_THREADS)
 
     def learn(self, pid: int, tid: int, comm: str, process_comm: str, stack: CallStack) -> str:
-        """Return the role of a thread when it is seen for the first time; else nothing."""
+        """Return the role of a thread when it is seen for the first time; else an empty text."""
         thread = (pid, tid)
         if self._roles.use(thread):
             return ""
-        # The first thread of a program is known by the program's name, but for an interpreter's.
+        # The first thread of a program has the program's name, which is useless for an interpreter.
         if comm != process_comm or (pid == tid and not is_python(comm)):
             return ""
         role = find_role(stack)
@@ -62,9 +62,9 @@ class ThreadRoles:
 
 def find_role(stack: CallStack) -> str:
     """
-    Return the outermost function of a stack that says what its thread is for.
+    Return the outermost function of a stack that shows what its thread is for.
 
-    Empty where that is not known: frames were left out, or have no names.
+    Empty: not known, as frames were left out, or have no names.
     """
     frames = stack.frames
     python = [frame for frame in frames if frame.kind in (PYTHON, CUT)]

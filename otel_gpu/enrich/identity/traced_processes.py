@@ -1,4 +1,4 @@
-"""Who recorded a trace of its devices, as far as the file says."""
+"""The process that recorded a trace of its devices, from the file."""
 
 from collections import Counter
 from hashlib import blake2b
@@ -21,10 +21,10 @@ def traced_process(
     Return the process that recorded a trace.
 
     Args:
-        trace: What it recorded.
-        start_unix_ns: When that begins.
+        trace: The trace.
+        start_unix_ns: Its start.
         seed: ``ids.capture_seed`` of the import.
-        service_name: What the user calls it, as no file does; empty: nothing.
+        service_name: The user's name for it, as files contain none; empty: none.
     """
     identity = f"{seed.hex()}/{trace.source}"
     pids = Counter(thread.pid for thread in trace.threads if 0 < thread.pid < _MAX_PID)
@@ -40,6 +40,6 @@ def traced_process(
         WORLD_SIZE: trace.ranks,
     }
     known = {name: value for name, value in attributes.items() if value not in (None, "")}
-    # Ranks of several hosts may have the same number.
+    # Ranks of several hosts can have the same number.
     program_ktime_ns = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
     return Program(pid, program_ktime_ns, trace.program, start_unix_ns, known)

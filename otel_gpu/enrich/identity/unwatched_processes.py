@@ -1,4 +1,4 @@
-"""Who a process is: its command, container, pod, systemd unit and user, from what /proc said."""
+"""Names of unwatched processes: command, container, pod, systemd unit and user, from /proc."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,15 @@ _UNIT = re.compile(r"[^/]+\.(?:service|scope)(?=/|$)")
 
 
 def who_of_facts(pid: int, body: Mapping[str, Any]) -> Who:
-    """Return who a process is, from the body of a CULPRIT or PROCESS record."""
+    """Return the names of a process, from the body of a CULPRIT or PROCESS record."""
     facts = facts_of(body, 0)
-    # Masked when it was captured; a recording may come from elsewhere.
+    # Masked when it was captured; a recording can come from elsewhere.
     command = _command(mask_secrets(facts.command_args)) or facts.exe or ""
     return _who(pid, facts.comm, command, facts.cgroups, facts.owner or "")
 
 
 def who_of(process: Program) -> Who:
-    """Return who a watched process is."""
+    """Return the names of a watched process."""
     attributes = process.attributes
     command = _command(attributes.get("process.command_args", ()))
     who = _who(
@@ -55,7 +55,7 @@ def _who(pid: int, comm: str, command: str, cgroups: Iterable[str], owner: str) 
         command=command[:MAX_CHARACTERS],
         container=container.container_id or "",
         pod=container.pod_uid or "",
-        # The scope of a container has a name for machines, and says no more than its id.
+        # The scope of a container has a name for machines, with nothing more than its id.
         unit="" if container.container_id else unit_of(choose_cgroup(lines) or ""),
         owner=owner[:MAX_CHARACTERS],
     )

@@ -1,19 +1,18 @@
 """
-What a blocked thread was waiting for: from its kernel stack, or its system call.
+The reason of a blocked thread, from its kernel stack or its system call.
 
-The kernel stack says it best. Frames are looked at from the innermost outwards, and the
-first one that the table knows decides. Frames that only say *how* a thread waits
-(``schedule_timeout``, ``mutex_lock``, ``wait_for_completion``) are not in the table, so
-that what called them decides. Some rows hold only where such a frame is inside theirs:
-a read-write semaphore guards address spaces, but also folders and files, and only the
-function that takes it tells which.
+The kernel stack is the best source. Frames are matched from the innermost outwards, and the first
+one in the table decides. Frames that only show *how* a thread waits (``schedule_timeout``,
+``mutex_lock``, ``wait_for_completion``) are not in the table, so their caller decides. Some rows
+count only if such a frame is inside theirs: a read-write semaphore guards address spaces, but also
+folders and files, and only the function that takes it shows which.
 
-A wait for a disk has one thing more to tell: whether a page fault or the need to free
-memory was behind it. Then that is the reason, since faster reads are not what helps.
+A wait for a disk can be part of a page fault or of freeing memory. Then that is the reason, since
+faster reads are not what helps.
 
-Where the stack says nothing, the system call stands in for it, if it can only wait for
-one kind of thing: ``read`` is not in that table, for it reads files and pipes alike. What
-neither knows is ``unknown``, and stays so.
+If the stack shows nothing, the system call decides, if it can only wait for one kind of thing:
+``read`` is not in that table, as it reads files and pipes alike. What neither shows is ``unknown``,
+and stays so.
 """
 
 import functools
@@ -32,7 +31,7 @@ class KernelRule(NamedTuple):
 
     Attributes:
         reason: The reason.
-        functions: Whole names, as a pattern; a compiler's suffix may follow.
+        functions: Whole names, as a pattern; a compiler's suffix can follow.
         inside: If set, one of the frames further in must have such a name.
     """
 
@@ -44,11 +43,11 @@ class KernelRule(NamedTuple):
 _SEMAPHORE = r"rwsem_down_(read|write)_slowpath|__?down_(read|write).*|down_(read|write).*"
 _COMPLETION = r"__wait_for_common|wait_for_common|wait_for_completion.*|wait_for_vfork_done"
 
-# Of two rows that know the same function, the first one holds.
+# If two rows match a function, the first one counts.
 RULES: tuple[KernelRule, ...] = (
-    # The end of a process is handled where its stops are, and is none.
+    # The end of a process is handled in the code of stops, and is not a stop.
     KernelRule(WaitReason.UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
-    # Of cgroup v2 and of v1: both are inside of get_signal.
+    # Of cgroup v2 and of v1: both are inside get_signal.
     KernelRule(WaitReason.FROZEN, r"do_freezer_trap|(__)?refrigerator"),
     KernelRule(WaitReason.STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
     KernelRule(
@@ -110,7 +109,7 @@ RULES: tuple[KernelRule, ...] = (
         r"|(ext4|xfs|btrfs|f2fs|nfs|nfs3|nfs4|ceph|cifs|smb2|fuse|v9fs|p9|zfs|zio|ovl)_.*|rpc_.*"
         r"|path_openat|lookup_slow|walk_component|iterate_dir|do_(unlinkat|rmdir|renameat2|mkdirat)"
         r"|filename_create|vfs_(fsync|unlink|rename|mkdir|rmdir|create).*|do_fsync|ksys_sync|iterate_supers"
-        # Rings say that it is I/O, and not of which kind; most of it is of files.
+        # Rings are I/O of an unknown kind; most of it is of files.
         r"|io_cqring_wait|io_uring_.*|read_events|do_io_getevents",
     ),
 )
@@ -124,8 +123,8 @@ class SystemCall(NamedTuple):
     """
     A system call that waits for one kind of thing only.
 
-    Numbers differ between machines, and 0 says that a machine lacks it: ``read``, which is 0
-    on one of them, is not here.
+    Numbers differ between machines. 0 means that a machine lacks it, so ``read``, which is 0 on one
+    of them, is not here.
     """
 
     name: str
@@ -199,7 +198,7 @@ class _Pattern(NamedTuple):
     inside: str | None
 
 
-# When first asked for: most starts ask for none, and all of them take longer than a whole import.
+# When first needed: most starts need none, and compiling all takes longer than a whole import.
 @functools.cache
 def _compile(functions: str) -> re.Pattern[str]:
     # Compilers name the parts of a function that they split "schedule.part.0".
@@ -213,17 +212,17 @@ def find_reason(
     functions: Sequence[str], system_call: int, flags: int, machine: str = "x86_64"
 ) -> WaitReason:
     """
-    Return why a thread was blocked, as the kernel knows it: one of ``reasons.REASONS``.
+    Return why a thread was blocked, by the kernel: one of ``reasons.REASONS``.
 
-    ``user_reasons.refine_reason`` may know it better.
+    ``user_reasons.refine_reason`` can know it more exactly.
 
     Args:
-        functions: Its kernel stack, innermost first; may be empty.
+        functions: Its kernel stack, innermost first; can be empty.
         system_call: The number of the system call that it was in; -1: none.
         flags: ``enum stall_flag``.
-        machine: Whose system call numbers these are.
+        machine: The architecture of the system call numbers.
     """
-    # Its state says so, also where its stack was not seen.
+    # Its state decides, also without a stack.
     reason = WaitReason.STOPPED if flags & wire.STALL_STOPPED else _from_stack(tuple(functions))
     if reason is None:
         reason = _BY_NUMBER.get(machine, {}).get(system_call, WaitReason.UNKNOWN)
@@ -237,7 +236,7 @@ def find_reason(
         # The function of the freezer is a part of get_signal in most kernels.
         return WaitReason.FROZEN
     if reason == WaitReason.IO and flags & wire.STALL_FAULT:
-        # The stack is cut at its outer end; outside of system calls, only a fault reads files.
+        # The stack is cut at its outer end; outside system calls, only a fault reads files.
         return WaitReason.PAGE_FAULT
     # A thread can be stopped, or have to read memory, in a system call about the GIL.
     if flags & wire.STALL_GIL and reason in (WaitReason.LOCK, WaitReason.UNKNOWN):
@@ -245,7 +244,7 @@ def find_reason(
     return reason
 
 
-# The time account asks about every stack, every second.
+# Time accounting asks for every stack, every second.
 @remembered("wait_reasons", _REMEMBERED_STACKS, 600)
 def _from_stack(functions: tuple[str, ...]) -> WaitReason | None:
     found = None

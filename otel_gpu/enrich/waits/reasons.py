@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class WaitReason(StrEnum):
-    """What a blocked thread waits for; of a thread in a run queue, whether its CPU was taken from it."""
+    """What a blocked thread waits for; in a run queue, whether its CPU was taken away."""
 
     NONE = ""
     """It is not blocked, or what it waits for was not read yet."""
@@ -30,9 +30,9 @@ class WaitReason(StrEnum):
     NETWORK = "network"
     """For a host that this one connected to. Only the resource of the system call shows it."""
     PREEMPTED = "preempted"
-    """Only of a thread in a run queue: its CPU was taken from it. Others were woken."""
+    """Only of a thread in a run queue: its CPU was taken away. Others were woken."""
 
-    # Times are sorted by all that they are about; a member sorts where its text does.
+    # Times are sorted by their whole kind; a member sorts like its text.
     __repr__ = str.__repr__
 
 

@@ -1,4 +1,4 @@
-"""What threads waited for, by the ids that records name it by."""
+"""What threads waited for, by the ids in records."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,18 +9,18 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384
-"""Resources remembered: at least as many as an agent tells before it repeats itself."""
+"""Resources kept: at least as many as an agent sends before it repeats one."""
 MAX_CHARACTERS = 512
-# What a wait for a socket looks like to the kernel.
+# The kernel's reasons of a wait for a socket.
 _SOCKET_REASONS = frozenset({WaitReason.IPC, WaitReason.UNKNOWN})
 
 
 class ResourceTable:
     """
-    The resources of one capture, the latest named of them.
+    The resources of one capture, the latest ones.
 
     Attributes:
-        version: Another number once an id may stand for something else than it did.
+        version: Changes whenever an id can stand for something else.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ResourceTable:
         self._resources: Recent[int, Resource] = Recent(MAX_RESOURCES)
 
     def learn(self, event: ResourceSeen) -> Resource:
-        """Remember a resource, and return it: what it was first said to be, it stays."""
+        """Keep a resource, and return it; the first facts of an id stay."""
         found = self._resources.use(event.resource)
         if found is None:
             found = self._resources[event.resource] = resource_of(event.info)
@@ -49,14 +49,14 @@ class ResourceTable:
 
 
 def reason_for(reason: WaitReason, resource: Resource | None) -> WaitReason:
-    """Return why a thread waited, or the more exact reason that what it waited for tells."""
+    """Return the reason of a wait, or a more exact one from its resource."""
     if resource is not None and resource.is_network and reason in _SOCKET_REASONS:
         return WaitReason.NETWORK
     return reason
 
 
 def resource_of(facts: Mapping[str, Any]) -> Resource:
-    """Return what the body of a RESOURCE record says, which decode has checked."""
+    """Return the resource in the body of a RESOURCE record, which was checked on decoding."""
     return Resource(
         kind=facts.get("kind", "other"),
         name=facts.get("name", "")[:MAX_CHARACTERS],

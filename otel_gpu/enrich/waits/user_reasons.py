@@ -1,16 +1,15 @@
 """
-What a blocked thread was waiting for: what its own stack adds to the kernel's word.
+The reason of a blocked thread, refined by its own stack.
 
-To the kernel a GIL, a mutex and a queue of Python are all a futex, and a driver's poll is
-a poll. The user stack knows which. It only makes a reason more exact: each row says which
-reasons it may take the place of, and where no row holds, the kernel's word stands.
+To the kernel a GIL, a mutex and a queue of Python are all a futex, and a driver's poll is a poll.
+The user stack shows which. It only makes a reason more exact: each row lists the reasons that it
+can replace, and without a matching row the kernel's reason stays.
 
-Who called the function that waits is asked first. Frames that only say *how* a thread
-waits (the C library's, the interpreter's own) are passed over, and the first one behind
-them decides. If that is a lock of Python's, whoever took it in Python may say it better:
-the frames of the standard library and of PyTorch's data loader are gone through outwards,
-and no further. A program's own function ends the search, for what lies behind it called
-the program and not the wait.
+The caller of the waiting function is matched first. Frames that only show *how* a thread waits (the
+C library's, the interpreter's own) are skipped, and the first one behind them decides. If that is a
+lock of Python's, the code that took it in Python can be more exact: the frames of the standard
+library and of PyTorch's data loader are matched outwards, and no further. A program's own function
+ends the search, as code outside of it called the program and not the wait.
 """
 
 import functools
@@ -32,9 +31,9 @@ class UserRule(NamedTuple):
         reason: The reason.
         functions: Whole names, as a pattern; of a method only what follows the last dot.
         instead_of: The reasons that this one is more exact than.
-        files: If set, the frame is one of Python, and its file ends so, as a pattern.
+        files: If set, the frame is a Python frame, and its file ends so, as a pattern.
         layer: If set, the frame is native and in such a library.
-        goes_on: Whether who called it in Python may say it better.
+        goes_on: Whether its caller in Python can be more exact.
     """
 
     reason: WaitReason
@@ -49,7 +48,7 @@ _VAGUE = frozenset({WaitReason.LOCK, WaitReason.UNKNOWN})
 _WAITS = frozenset({WaitReason.LOCK, WaitReason.IPC, WaitReason.UNKNOWN})
 _UNKNOWN_ONLY = frozenset({WaitReason.UNKNOWN})
 
-# Of two rows that know the same frame, the first one holds.
+# If two rows match a frame, the first one counts.
 USER_RULES: tuple[UserRule, ...] = (
     UserRule(
         WaitReason.GIL,
@@ -73,7 +72,7 @@ USER_RULES: tuple[UserRule, ...] = (
         _UNKNOWN_ONLY,
         layer=libraries.C_LIBRARY,
     ),
-    # All else that the driver waits with, it waits with for the device.
+    # All other waits of the driver are for the device.
     UserRule(
         WaitReason.DRIVER,
         r".*",
@@ -118,9 +117,9 @@ USER_RULES: tuple[UserRule, ...] = (
     ),
 )
 
-# Beside the standard library, files whose functions wait on behalf of who called them.
+# Beside the standard library, files whose functions wait for their callers.
 _DATA_LOADER = re.compile(r"(?:.*/)?torch/utils/data/.*", re.DOTALL)
-# Native frames that say how a thread waits, and not for what.
+# Native frames that show how a thread waits, and not for what.
 _HOW = frozenset({libraries.C_LIBRARY, libraries.PYTHON, libraries.PYTHON_MODULE})
 
 
@@ -133,29 +132,29 @@ class _Pattern(NamedTuple):
 _PATTERNS = tuple(
     _Pattern(
         rule,
-        # As in the kernel, a compiler may have split a function in parts.
+        # As in the kernel, a compiler can split a function in parts.
         rf"(?s:(?:{rule.functions})(?:\..*)?)",
         rf"(?:.*/)?{rule.files}" if rule.files else None,
     )
     for rule in USER_RULES
 )
-# When first asked for: most starts never are.
+# When first needed: most starts never need them.
 _compile: Callable[[str], re.Pattern[str]] = functools.cache(re.compile)
 
 
 def find_user_rules(frames: Sequence[Frame]) -> tuple[UserRule, ...]:
-    """Return the rows that hold for a stack (innermost frame first), the most exact first."""
+    """Return the rows that match a stack (innermost frame first), the most exact first."""
     found: list[UserRule] = []
     outer = iter(frames)
     frame = _go_through_native(outer, found)
     if frame is not None and all(rule.goes_on for rule in found):
         _go_through_python(frame, outer, found)
-    # Further out it is more exact: a queue is made of locks.
+    # Outer rows are more exact: a queue is made of locks.
     return tuple(reversed(found))
 
 
 def refine_reason(reason: WaitReason, rules: Sequence[UserRule]) -> WaitReason:
-    """Return a reason from the kernel, or the more exact one that the user stack knows."""
+    """Return a reason from the kernel, or the more exact one of the user stack."""
     for rule in rules:
         if reason in rule.instead_of:
             return rule.reason
@@ -163,7 +162,7 @@ def refine_reason(reason: WaitReason, rules: Sequence[UserRule]) -> WaitReason:
 
 
 def _go_through_native(frames: Iterator[Frame], found: list[UserRule]) -> Frame | None:
-    """Return the innermost frame of Python, if nothing but a wait lies before it."""
+    # The innermost Python frame, if only waits lie inside of it.
     for frame in frames:
         if frame.kind == PYTHON:
             return frame

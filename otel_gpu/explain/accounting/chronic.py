@@ -6,7 +6,7 @@ effects. Time accounting still knows how long it waited, and what for.
 """
 
 # Chronic and acute
-#     -----------------
+# -----------------
 #
 # Both report the same time: a hog that delays some calls much and all calls a little is behind
 # effects, and in the accounting. Each nanosecond counts once. Time that effects of a window
@@ -17,8 +17,8 @@ effects. Time accounting still knows how long it waited, and what for.
 # its CPU, or that it worked on a fork. Time that they attribute so is not reported under another
 # kind.
 #
-#     What is not lost
-#     ----------------
+# What is not lost
+# ----------------
 #
 # A process that mostly waits for its device loses nothing by the host's work during that wait. The
 # device is idle after a synchronize call, until the next launch. So it loses what keeps the thread

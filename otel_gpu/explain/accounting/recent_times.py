@@ -6,7 +6,7 @@ in waits too short to be sent: what they were blocked on, and which thread ended
 """
 
 # Which thread it was
-#     -------------------
+# -------------------
 #
 # Accounting is by process. It separates launching threads from those that make no calls. Where
 # several threads of one sort spend more time than the window has, it is not known which of them did

@@ -6,7 +6,7 @@ third what that thread did during the wait. The children of a node sum to it, to
 """
 
 # What is accounted, and when
-#     ---------------------------
+# ---------------------------
 #
 # Time accumulates while it passes. Its state is known then, and the thread that ends the wait is
 # not. When the wait ends, its whole duration is added again, with the thread that ended it. So the
@@ -16,8 +16,8 @@ third what that thread did during the wait. The children of a node sum to it, to
 #
 # Accounting also has how long a waited-for thread worked. Samples divide that among lines of code.
 #
-#     Idle is not starved
-#     -------------------
+# Idle is not starved
+# -------------------
 #
 # A server that gets no requests waits in the same system calls as a program whose data is late. It
 # is idle if no watched process ended the wait or has the other end of it, and no answer was due: it

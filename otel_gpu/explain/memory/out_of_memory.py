@@ -6,7 +6,7 @@ is normal: the largest hole is a few percent of free memory in healthy programs 
 """
 
 # Some facts about failed requests
-#     --------------------------------
+# --------------------------------
 #
 # An allocator without a hole takes a whole segment from the device, which is more than was asked
 # for. Before it fails it has released all segments that are free as a whole. What is free then lies

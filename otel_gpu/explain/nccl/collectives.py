@@ -7,7 +7,7 @@ thread that stopped waiting before another rank called did not wait for that one
 """
 
 # Hangs are found from the ranks of this host alone
-#     -------------------------------------------------
+# -------------------------------------------------
 #
 # If a rank has not called what others have, it is missing. If all called and asked for different
 # things, no rank's device can go on. If all called the same and none knows it to be done, the cause

@@ -572,7 +572,7 @@ def test_enriching_goes_on_where_it_stopped(enricher):
 
 def test_every_kind_of_event_is_known():
     """An event that the decoder can make is one that the enricher takes."""
-    assert {*Enricher()._ways, Capture} == set(typing.get_args(Event))
+    assert {*Enricher()._handlers, Capture} == set(typing.get_args(Event))
 
 
 # Any numbers, small ones mostly, so that pids and images meet again.
@@ -945,9 +945,9 @@ def test_memory_is_bounded():
     assert len(processes._facts) <= 16
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
-    assert set(enricher._glossary.devices._by_program) <= set(processes._programs)
-    assert len(enricher._glossary.waits._stacks) <= 16384
-    assert len(enricher._glossary.stacks._stacks) <= 16384
+    assert set(enricher._resolver.devices._by_program) <= set(processes._programs)
+    assert len(enricher._resolver.waits._stacks) <= 16384
+    assert len(enricher._resolver.stacks._stacks) <= 16384
     entries = [one.entries for one in enricher._times._accounts.values()]
     assert sum(map(len, entries)) == enricher._times._size <= 65536
     assert (2_000, 2_003) not in enricher._times
