@@ -617,7 +617,7 @@ def test_probes_of_many_files_go_some_at_a_time(library, monkeypatch):
     class Asks:
         """It takes 30 ms to let go of, once."""
 
-        def tire(self, _now_s):
+        def expire(self, _now_s):
             if self not in gone:
                 gone.append(self)
                 now_s[0] += 0.03
