@@ -181,9 +181,9 @@ class _Module:
         bounds: dict[str, int | str] = {}
         made: list[str] = []
         registered: dict[str, tuple[str, bool]] = {}
-        for function in (one for one in node.body if isinstance(one, ast.FunctionDef)):
-            defaults = self._defaults(function)
-            for one in ast.walk(function):
+        for part in node.body:
+            defaults = self._defaults(part) if isinstance(part, ast.FunctionDef) else {}
+            for one in ast.walk(part):
                 if isinstance(one, ast.AnnAssign | ast.Assign) and _called(one.value) in _MAPPINGS:
                     call = cast("ast.Call", one.value)
                     made.append(ast.unparse(call.args[0]))

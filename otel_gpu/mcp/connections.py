@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from otel_gpu.limits.recent import Fifo
+
 PATIENCE_S = 5.0
 """From the begin of a connection, or from the last answer, to the complete head of a request."""
 
@@ -23,7 +25,9 @@ MAX_UNAUTHENTICATED = 256
 class Connection(H11Protocol):
     """One connection; it is aborted if no request comes in time."""
 
-    _unauthenticated: ClassVar[dict["Connection", None]] = {}
+    _unauthenticated: ClassVar[Fifo["Connection", None]] = Fifo(
+        MAX_UNAUTHENTICATED, evict=lambda connection, _: connection.transport.abort()
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*args, **kwargs)
@@ -33,10 +37,6 @@ class Connection(H11Protocol):
         """Start the deadline."""
         super().connection_made(transport)
         self._unauthenticated[self] = None
-        if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.transport.abort()
         self._watch()
 
     def data_received(self, data: bytes) -> None:

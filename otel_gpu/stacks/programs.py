@@ -8,7 +8,7 @@ while after its end.
 import itertools
 import math
 import time
-from collections import OrderedDict, abc
+from collections import abc
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -120,7 +120,7 @@ class MappedPrograms:
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
         self._files = ElfFiles(work=work)
-        self._programs: OrderedDict[ProcessKey, MappedProgram] = OrderedDict()
+        self._programs: Recent[ProcessKey, MappedProgram] = Recent(_MAX_PROGRAMS, evict=self._close)
         self._parents: Recent[ProcessKey, MappedProgram] = Recent(MAX_REMEMBERED)
         self._ended_s: Fifo[ProcessKey, float] = Fifo(
             MAX_REMEMBERED, evict=lambda program, _: self._drop(program)
@@ -129,7 +129,7 @@ class MappedPrograms:
             "mappings",
             self,
             "_programs",
-            release=MappedPrograms._release,
+            release=lambda self, count: self._programs.release(count),
             size_bytes="_size_bytes",
         )
 
@@ -145,19 +145,9 @@ class MappedPrograms:
         """Executable mappings of processes that have more than are kept; their code has no names."""
         return self._files.mappings_left_out
 
-    def _release(self, count: int) -> None:
-        for _ in range(min(count, len(self._programs))):
-            self._drop(next(iter(self._programs)))
-
     def get(self, program: ProcessKey) -> MappedProgram:
         """Return a program, which is read if it is unknown."""
-        known = self._programs.get(program)
-        if known is None:
-            known = self._meet(program)
-            while len(self._programs) > _MAX_PROGRAMS:
-                self._drop(next(iter(self._programs)))
-        self._programs.move_to_end(program)
-        return known
+        return self._programs.use(program) or self._meet(program)
 
     def learn(self, program: ProcessKey, files: Sequence[MappedFile]) -> None:
         """Set the files that a process maps, and open them, as it can end at any time."""
@@ -218,8 +208,7 @@ class MappedPrograms:
 
     def close(self) -> None:
         """Close all files."""
-        while self._programs:
-            self._drop(next(iter(self._programs)))
+        self._programs.release(len(self._programs))
         self._files.close()
 
     def _meet(self, program: ProcessKey) -> MappedProgram:
@@ -239,8 +228,11 @@ class MappedPrograms:
         return parent.mappings.inherit(pid) if parent else Mappings(pid, self._files)
 
     def _drop(self, program: ProcessKey) -> None:
+        known = self._programs.pop(program, None)
+        self._close(program, known)
+
+    def _close(self, program: ProcessKey, known: MappedProgram | None) -> None:
         self._parents.pop(program, None)
         self._ended_s.pop(program, None)
-        known = self._programs.pop(program, None)
         if known is not None:
             known.mappings.close()
