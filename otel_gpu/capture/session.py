@@ -45,6 +45,7 @@ from otel_gpu.procfs import kernel_clock, process_memory, reader
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
+from otel_gpu.wire.bodies import CaptureFacts
 from otel_gpu.wire.histogram_layout import layout_description
 
 # The longest sleep of the loop: when busy, and at rest.
@@ -288,7 +289,7 @@ class Session:
         # Reading the kernel's BTF and symbol table took tens of megabytes, which are free now.
         trim_memory()
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> CaptureFacts:
         mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
         return {
             "agent": {"version": __version__, "pid": os.getpid()},

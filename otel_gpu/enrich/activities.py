@@ -23,10 +23,19 @@ from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.bodies import (
+    AgentStatus,
+    CaptureFacts,
+    HostLoad,
+    MemoryMapFacts,
+    ProbedLibrary,
+)
 from otel_gpu.wire.communicators import Communicator
 from otel_gpu.wire.device_activity import DeviceTrace
+from otel_gpu.wire.device_bodies import DevicesReading
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.wire.fabric_bodies import FabricReading
 from otel_gpu.wire.memory import MemorySnapshot
 from otel_gpu.wire.probe_table import Api
 from otel_gpu.wire.readings import Aggregate, SeriesKey
@@ -131,7 +140,7 @@ class PressureActivity(NamedTuple):
     """One reading of the load of the host and of the watched cgroups: context, never a cause."""
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: HostLoad
 
 
 class ContextActivity(NamedTuple):
@@ -147,7 +156,7 @@ class DevicesActivity(NamedTuple):
     """One reading of the devices of the host."""
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: DevicesReading
 
 
 class DeviceFaultActivity(NamedTuple):
@@ -165,7 +174,7 @@ class FabricActivity(NamedTuple):
     """One reading of the network adapters that do RDMA."""
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: FabricReading
 
 
 class MemoryActivity(NamedTuple):
@@ -223,7 +232,7 @@ class OutOfMemoryActivity(NamedTuple):
     device: DeviceIdentity | None
     api: Api | None
     stack: CallStack | None
-    map: Mapping[str, Any] | None
+    map: MemoryMapFacts | None
     stacks: Mapping[int, CallStack]
     trace_id: bytes
     span_id: bytes
@@ -297,14 +306,14 @@ class StatusActivity(NamedTuple):
     """One reading of the agent's own figures."""
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: AgentStatus
 
 
 class ProbesActivity(NamedTuple):
     """Symbols of one library that carry probes."""
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: ProbedLibrary
 
 
 class CaptureActivity(NamedTuple):
@@ -315,13 +324,12 @@ class CaptureActivity(NamedTuple):
     """
 
     unix_ns: int
-    info: Mapping[str, Any]
+    info: CaptureFacts
     seed: bytes
 
     def lacks(self, what: str) -> bool:
         """Return whether a capture does not record something; see ``wire.events.Capture``."""
-        unknown = self.info.get("unknown")
-        return isinstance(unknown, list | tuple) and what in unknown
+        return what in self.info.get("unknown", ())
 
 
 class ExitActivity(NamedTuple):

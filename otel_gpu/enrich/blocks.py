@@ -1,7 +1,7 @@
 """Blocks of device memory: the stack of each key, and failed requests that wait for their map."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
@@ -16,6 +16,7 @@ from otel_gpu.wire.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
+from otel_gpu.wire.bodies import MemoryMapFacts
 
 MAX_BLOCK_STACKS: Final = 65_536
 """Keys kept, of all processes: each is sent once in the life of its process."""
@@ -81,30 +82,7 @@ class Failed(NamedTuple):
     pid: int
     comm: str
     event: OutOfMemory
-    map: Mapping[str, Any] | None
-
-
-def blocks_of(info: Mapping[str, Any] | None) -> list[tuple[int, int, int]]:
-    """Return address, size and stack of the blocks of a map; rows of other types are left out."""
-    return _rows(info, "blocks", 3)
-
-
-def segments_of(info: Mapping[str, Any] | None) -> list[tuple[int, int]]:
-    """Return address and size of the segments of a map; rows of other types are left out."""
-    return _rows(info, "segments", 2)
-
-
-def _rows(info: Mapping[str, Any] | None, name: str, width: int) -> list[Any]:
-    rows = (info or {}).get(name)
-    if not isinstance(rows, list | tuple):
-        return []
-    return [
-        tuple(row)
-        for row in rows
-        if isinstance(row, list | tuple)
-        and len(row) == width
-        and all(type(one) is int and one >= 0 for one in row)
-    ]
+    map: MemoryMapFacts | None
 
 
 class FailedRequests:
@@ -160,5 +138,5 @@ def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:
     return is_same_thread and call.source == wire.OUT_OF_MEMORY_CALL
 
 
-def _failed(event: OutOfMemory, info: Mapping[str, Any] | None) -> Failed:
+def _failed(event: OutOfMemory, info: MemoryMapFacts | None) -> Failed:
     return Failed(event.ktime_ns, event.program_ktime_ns, event.pid, event.comm, event, info)

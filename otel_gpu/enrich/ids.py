@@ -14,13 +14,13 @@ everything after that takes them from there. So an id from elsewhere, such as th
 application's own span around a call, has one place to enter.
 """
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.blocks import OutOfMemory
+from otel_gpu.wire.bodies import CaptureFacts, HostFacts
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
 from otel_gpu.wire.marks import Range, Step
@@ -57,14 +57,13 @@ _Of = CudaCall | Stall | Gap | Fork | OpenCall
 _By = _Of | CpuSample | DeviceFault | OutOfMemory | Step | Range
 
 
-def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
+def capture_seed(unix_ns: int, info: CaptureFacts) -> bytes:
     """
     Return the 8 bytes that distinguish a capture's ids from those of all others.
 
     They come from the boot and the start of the capture, and a recording has both.
     """
-    host = info.get("host")
-    host = host if isinstance(host, Mapping) else {}
+    host: HostFacts = info.get("host", {})
     identity = f"{host.get('boot_id', '')}/{host.get('id', '')}/{unix_ns}"
     return blake2b(identity.encode(), digest_size=8).digest()
 

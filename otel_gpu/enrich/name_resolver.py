@@ -1,6 +1,6 @@
 """Resolves the numbers in events to names from earlier events, and makes activities."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from otel_gpu import wire
@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StallActivity,
 )
-from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed, blocks_of
+from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed
 from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.communicators import CommunicatorRead
 from otel_gpu.enrich.identity.devices import DeviceTable
@@ -84,7 +84,7 @@ class NameResolver:
     def begin(self, event: Capture) -> None:
         """Forget an earlier capture."""
         host = event.info.get("host")
-        self.waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
+        self.waits.begin(str(host.get("arch")) if host is not None else "")
         self.stacks.clear()
         self.block_stacks.clear()
         self.resources.clear()
@@ -272,7 +272,7 @@ class NameResolver:
     def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:
         """Return a failed request, and the layout of memory at that time."""
         event, program = failed.event, (failed.pid, failed.program_ktime_ns)
-        keys = {block[2] for block in blocks_of(failed.map)}
+        keys = {block[2] for block in failed.map["blocks"]} if failed.map else set()
         found = ((key, self.block_stacks.find(program, key)) for key in sorted(keys))
         return OutOfMemoryActivity(
             self.clock.to_unix_ns(event.ktime_ns),

@@ -8,15 +8,16 @@ is at most 9 % off.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from otel_gpu import wire
+from otel_gpu.wire.bodies import Buckets, Layout
 
 _NS_PER_S = 1e9
 
 
-def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
+def bucket_middles_ns(durations: Buckets) -> tuple[float, ...]:
     """
     Return the value that stands for each bucket, in nanoseconds.
 
@@ -37,23 +38,20 @@ def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
     return (*middles, *[math.inf] * (wire.MAX_BUCKETS - len(middles)))
 
 
-def known_middles(layout: Any, name: str) -> Sequence[float]:  # noqa: ANN401 -- as it was read
+def known_middles(layout: Layout, name: Literal["durations", "sizes"]) -> Sequence[float]:
     """
-    Return the value that stands for each bucket; empty: the layout is missing, or of a later
-    version.
+    Return the value that stands for each bucket; empty: none can be computed.
 
     Args:
         layout: That of a capture.
         name: ``durations``, in nanoseconds, or ``sizes``, in bytes.
     """
-    part = layout.get(name) if isinstance(layout, Mapping) else None
-    if not isinstance(part, Mapping):
-        return ()
     try:
         if name == "durations":
-            return bucket_middles_ns(part)
-        middles = bucket_middles_ns({**part, "bounds_ns": part.get("bounds_bytes")})
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            return bucket_middles_ns(layout["durations"])
+        part = layout["sizes"]
+        middles = bucket_middles_ns({**part, "bounds_ns": part.get("bounds_bytes", [])})
+    except (KeyError, IndexError, OverflowError):
         return ()
     # Exponential ones are in nanoseconds, whatever they measure.
     scale = 1 / _NS_PER_S if part["kind"] == "exponential" else 1

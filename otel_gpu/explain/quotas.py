@@ -6,7 +6,6 @@ and after a wait decide whether it is due to a quota. Since Linux 6.18 the kerne
 thread whose wait begins with throttling, and readings limit how much of the wait it can have been.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -45,17 +44,14 @@ class Quotas:
         self._readings: ReadingHistory[dict[str, _Throttled]] = ReadingHistory(_MAX_READINGS)
 
     def observe(self, activity: PressureActivity) -> None:
-        """Add one reading of the cgroups; parts with unexpected types are left out."""
-        cgroups = activity.info.get("cgroups")
-        if not isinstance(cgroups, Mapping):
+        """Add one reading of the cgroups."""
+        if "cgroups" not in activity.info:
             return
-        found = {}
-        for path, info in cgroups.items():
-            if isinstance(info, Mapping):
-                time_ns, pids = info.get("throttled_ns"), info.get("pids")
-                if isinstance(time_ns, int) and isinstance(pids, list | tuple):
-                    inside = frozenset(pid for pid in pids if type(pid) is int)
-                    found[str(path)] = _Throttled(time_ns, inside)
+        found = {
+            path: _Throttled(info["throttled_ns"], frozenset(info["pids"]))
+            for path, info in activity.info["cgroups"].items()
+            if "throttled_ns" in info and "pids" in info
+        }
         self._readings.add(activity.unix_ns, found)
 
     def is_throttled(self, stall: StallActivity) -> bool:

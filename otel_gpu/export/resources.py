@@ -23,6 +23,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.limits.recent import Fifo
+from otel_gpu.wire.bodies import AgentFacts, HostFacts
 
 _logger = logging.getLogger(__name__)
 
@@ -107,8 +108,8 @@ class Origins(_ByProgram[Mapping[str, Origin]]):
 
 def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:
     """Return the Resource of the agent that made a capture."""
-    agent = capture.info.get("agent", {})
-    host = capture.info.get("host", {})
+    agent: AgentFacts = capture.info.get("agent", {})
+    host: HostFacts = capture.info.get("host", {})
     attributes: dict[str, Any] = {
         "service.name": "otel-gpu",
         "service.version": capture_version(capture),
@@ -117,9 +118,12 @@ def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> Obse
     }
     if pid := agent.get("pid"):
         attributes["process.pid"] = pid
-    for key, name in (("name", "host.name"), ("id", "host.id"), ("arch", "host.arch")):
-        if host.get(key):
-            attributes[name] = host[key]
+    known = (
+        ("host.name", host.get("name")),
+        ("host.id", host.get("id")),
+        ("host.arch", host.get("arch")),
+    )
+    attributes |= {name: value for name, value in known if value}
     return ObservedResource({**place_attributes(environ), **attributes})
 
 

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.wire.device_activity import HostWork
+from otel_gpu.wire.json_body import Scalar
 
 HOST_WORK: Final[Mapping[HostWork, str]] = {
     HostWork.CALL: "calls of the host",
@@ -30,7 +31,7 @@ class ImportCounts:
         notes: What a reader of the figures has to know, as sentences.
     """
 
-    source: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Scalar] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)

@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
@@ -28,6 +28,7 @@ from otel_gpu.procfs.process_context import read_process_context
 from otel_gpu.procfs.reader import read_process_file
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.procfs.users import user_name
+from otel_gpu.wire.bodies import ProcessFacts
 
 MAX_ARGS = 64
 MAX_ARG_BYTES = 4096
@@ -59,7 +60,7 @@ _DELETED = " (deleted)"
 
 def read_facts(
     pid: int, proc: Path = Path("/proc"), *, environment: str = "all"
-) -> dict[str, Any] | None:
+) -> ProcessFacts | None:
     """
     Return the body of a PROCESS record; None: the process ended, or became another one.
 
@@ -83,7 +84,7 @@ def read_facts(
     return facts
 
 
-def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
+def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> ProcessFacts | None:
     """
     Return the body of a CULPRIT record about an unwatched process; None: it has ended.
 
@@ -114,13 +115,13 @@ def program_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
     return None if start is None else (start.ticks, start.comm)
 
 
-def began_by(facts: Mapping[str, Any], ktime_ns: int) -> bool:
+def began_by(facts: ProcessFacts, ktime_ns: int) -> bool:
     """
     Whether facts are about a process that had started by a time of CLOCK_MONOTONIC.
 
     If not, another process got the pid since.
     """
-    return bool(facts["start_boot_ns"] - facts["boot_offset_ns"] <= ktime_ns)
+    return (facts["start_boot_ns"] or 0) - (facts["boot_offset_ns"] or 0) <= ktime_ns
 
 
 def start_ktime_ns(pid: int) -> int | None:
@@ -173,7 +174,7 @@ class _Start(NamedTuple):
 
 def _read_once(
     pid: int, proc: Path, start: _Start, exe: str | None, variables: tuple[str, ...]
-) -> dict[str, Any]:
+) -> ProcessFacts:
     folder = f"{proc}/{pid}"
     vpid, uid = read_ids(folder)
     cgroup_bytes = _read_cgroup(folder)

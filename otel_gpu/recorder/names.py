@@ -34,6 +34,7 @@ from otel_gpu.recorder.tables.lookups import family_name
 from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
 from otel_gpu.recorder.text import clean, to_json
 from otel_gpu.state.time_accounting import MAX_TIMES
+from otel_gpu.wire.bodies import AgentFacts, HostFacts
 from otel_gpu.wire.probe_table import API_BY_NUMBER, Api
 
 MAX_NAMES = 16_384
@@ -123,14 +124,15 @@ class StoredNames:
         self._capture = self._number("captures")
         self.processes = self._no_processes()
         info = activity.info
-        host, agent = (
-            part if isinstance(part, Mapping) else {} for part in map(info.get, ("host", "agent"))
-        )
+        host: HostFacts = info.get("host", {})
+        agent: AgentFacts = info.get("agent", {})
         names = (agent.get("version", ""), host.get("name", ""), host.get("boot_id", ""))
         self._capture_row = (seq, activity.unix_ns, *map(clean, names), to_json(info) or "{}")
         self.begin_chunk(self.chunk)
-        for quantity, name in (("duration", "durations"), ("size", "sizes")):
-            middles = known_middles(info.get("layout"), name)
+        for quantity, middles in (
+            ("duration", known_middles(info["layout"], "durations")),
+            ("size", known_middles(info["layout"], "sizes")),
+        ):
             for bucket, middle in enumerate(middles[: wire.MAX_BUCKETS]):
                 known = middle if middle < math.inf else None
                 self.keep("buckets", self._capture, quantity, bucket, known)

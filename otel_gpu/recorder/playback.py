@@ -7,12 +7,11 @@ before it.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -48,7 +47,10 @@ from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.events import EVENT_TABLES
 from otel_gpu.state.differences import aggregate_with, time_with
 from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire import bodies
+from otel_gpu.wire.device_bodies import DEVICES
+from otel_gpu.wire.fabric_bodies import FABRIC
+from otel_gpu.wire.json_body import BodyType
 from otel_gpu.wire.probe_table import APIS
 from otel_gpu.wire.readings import Aggregate
 
@@ -65,6 +67,7 @@ _EARLY_CALLS = (
 )
 
 _T = TypeVar("_T")
+_Body = TypeVar("_Body")
 # A seq, its table, the function that makes the activity, and its argument, usually the row.
 _Found = tuple[int, str, Callable[[Any], Activity | None], Any]
 # Read from the beginning of a span: usual step times, and the spans that threads are in.
@@ -370,28 +373,28 @@ def _connection(row: Row) -> ResourceActivity | None:
 
 
 def _informed(
-    kind: Callable[[int, Mapping[str, Any]], _T], record: int
+    kind: Callable[[int, _Body], _T], body_type: BodyType[_Body]
 ) -> Callable[[Row], _T | None]:
     # For rows with a time and a document; rows of captures have further columns in between.
     def make(row: Row) -> _T | None:
         unix_ns = row[3] if kind is _capture_of else row[-2]
         try:
-            return kind(unix_ns, parse_body(record, row[-1].encode()))
-        except (TypeError, ValueError):
+            return kind(unix_ns, body_type.parse(row[-1].encode()))
+        except ValueError:
             return None
 
     return make
 
 
-def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
+def _capture_of(unix_ns: int, info: bodies.CaptureFacts) -> CaptureActivity:
     return CaptureActivity(unix_ns, info, capture_seed(unix_ns, info))
 
 
-_capture = _informed(_capture_of, wire.RECORD_CAPTURE)
-_pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
-_devices = _informed(DevicesActivity, wire.RECORD_DEVICES)
-_fabric = _informed(FabricActivity, wire.RECORD_FABRIC)
-_probes = _informed(ProbesActivity, wire.RECORD_PROBES)
+_capture = _informed(_capture_of, bodies.CAPTURE)
+_pressure = _informed(PressureActivity, bodies.PRESSURE)
+_devices = _informed(DevicesActivity, DEVICES)
+_fabric = _informed(FabricActivity, FABRIC)
+_probes = _informed(ProbesActivity, bodies.PROBES)
 
 
-_status = _informed(StatusActivity, wire.RECORD_STATUS)
+_status = _informed(StatusActivity, bodies.STATUS)

@@ -268,9 +268,8 @@ class Collector:
         return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        settings = activity.info.get("settings")
-        mode = settings.get("memory_blocks") if isinstance(settings, Mapping) else None
-        self._block_mode = mode if mode in MODES else None
+        mode = activity.info.get("settings", {}).get("memory_blocks")
+        self._block_mode = mode if isinstance(mode, str) and mode in MODES else None
 
     def _observe_memory(self, activity: MemoryActivity) -> None:
         # What an allocator holds now takes the place of what it held.
@@ -288,9 +287,8 @@ class Collector:
             self._crowd.end(process, is_replaced=is_replaced, named=self._images.keys())
 
     def _observe_probes(self, activity: ProbesActivity) -> None:
-        failed = activity.info.get("failed") or ()
-        if failed:
-            self._failed_symbols[str(activity.info.get("library", ""))] = len(failed)
+        if failed := activity.info.get("failed"):
+            self._failed_symbols[activity.info["library"]] = len(failed)
 
     def _chooses(self, process: Program) -> bool:
         return not self._pids or process.pid in self._pids

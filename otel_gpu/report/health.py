@@ -1,11 +1,10 @@
 """Health: what the agent said about the capture and about itself."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from otel_gpu.enrich.activities import Activity, CaptureActivity, ProbesActivity
 from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.wire.bodies import CaptureFacts, ProbedLibrary
 
 MAX_LIBRARIES = 100
 _KIND = "Activity"
@@ -17,7 +16,7 @@ class Health(AgentReadings):
     Watches activities.
 
     Attributes:
-        capture: How the capture was made; empty: it did not say.
+        capture: How the capture was made; None: no record of it was read.
         capture_unix_ns: When it began.
         probes: By library, what was probed in it.
         seen: How many activities there were of each kind.
@@ -25,9 +24,9 @@ class Health(AgentReadings):
 
     def __init__(self) -> None:
         super().__init__()
-        self.capture: Mapping[str, Any] = {}
+        self.capture: CaptureFacts | None = None
         self.capture_unix_ns = 0
-        self.probes: dict[str, Mapping[str, Any]] = {}
+        self.probes: dict[str, ProbedLibrary] = {}
         self.seen: Counter[str] = Counter()
 
     def observe(self, activity: Activity) -> None:
@@ -38,11 +37,11 @@ class Health(AgentReadings):
             case CaptureActivity():
                 self.capture, self.capture_unix_ns = activity.info, activity.unix_ns
             case ProbesActivity() if len(self.probes) < MAX_LIBRARIES:
-                self.probes[str(activity.info.get("library", ""))] = activity.info
+                self.probes[activity.info["library"]] = activity.info
             case _:
                 pass
 
     @property
     def is_foreign(self) -> bool:
         """Whether another tool made the capture."""
-        return self.capture.get("mode") == _IMPORT
+        return self.capture is not None and self.capture.get("mode") == _IMPORT

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -11,6 +10,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.state.differences import grown
+from otel_gpu.wire.bodies import AgentStatus
 
 _LOST = "counter_lost_"
 
@@ -30,8 +30,8 @@ class AgentReadings:
 
     def __init__(self) -> None:
         self.counters: Mapping[str, int] = {}
-        self.status: Mapping[str, Any] = {}
-        self.first_status: Mapping[str, Any] = {}
+        self.status: AgentStatus = {}
+        self.first_status: AgentStatus = {}
         self.first_unix_ns = 0
         self.last_unix_ns = 0
         self.cpu_share: float | None = None
@@ -80,11 +80,13 @@ class AgentReadings:
                 if name.startswith(_LOST)
             }
         if self._has_status:
-            for kind, field in (("error", "errors"), ("skipped", "skipped")):
-                counts = self.status.get(field, {})
+            status = self.status
+            for kind, counts in (
+                ("error", status.get("errors", {})),
+                ("skipped", status.get("skipped", {})),
+            ):
                 lost |= {f"{kind}_{place}": count for place, count in counts.items()}
-            for field in ("devices", "preload", "files"):
-                lost |= self.status.get(field, {})
+            lost |= status.get("devices", {}) | status.get("preload", {}) | status.get("files", {})
             lost["still_running"] = self.figure("still_running") or 0
         return {reason: count for reason, count in lost.items() if count}
 

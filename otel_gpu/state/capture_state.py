@@ -169,7 +169,7 @@ class CaptureState:
             case ExitActivity():
                 self._observe_exit(key_of(activity.process))
             case CaptureActivity():
-                self.middles_ns = known_middles(activity.info.get("layout"), "durations")
+                self.middles_ns = known_middles(activity.info["layout"], "durations")
                 self._capture_unix_ns = self._since_unix_ns = activity.unix_ns
                 self._now_unix_ns = None
                 self._read_unix_ns.clear()

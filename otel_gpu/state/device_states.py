@@ -8,14 +8,14 @@ well.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, Program, key_of
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.reading_history import Reading, ReadingHistory
-from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS
+from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS, GpuReading
 
 _MAX_READINGS = 64
 _MAX_FAULTS = 256
@@ -86,7 +86,7 @@ class DeviceStates:
             history.add(activity.unix_ns, _state_of(gpu))
             self._learn(uuid, gpu)
 
-    def _learn(self, uuid: str, gpu: Mapping[str, Any]) -> None:
+    def _learn(self, uuid: str, gpu: GpuReading) -> None:
         if bus_id := gpu.get("bus_id"):
             self._places[format_bus_id(bus_id)] = uuid
         for part in gpu.get("parts", ()):
@@ -176,9 +176,9 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix(_PREFIX).removeprefix("MIG-").lower()
 
 
-def _state_of(gpu: Mapping[str, Any]) -> DeviceState:
+def _state_of(gpu: GpuReading) -> DeviceState:
     return DeviceState(
-        gpu.get("limited_ns", {}),
+        {str(reason): limited_ns for reason, limited_ns in gpu.get("limited_ns", {}).items()},
         gpu.get("errors", {}).get("uncorrected", 0),
         gpu.get("clock_mhz", 0),
         gpu.get("clock_limit_mhz", 0),

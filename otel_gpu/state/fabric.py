@@ -8,12 +8,12 @@ kept then, so that sums only rise.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.reading_history import ReadingHistory
-from otel_gpu.wire.fabric_bodies import MAX_PORTS
+from otel_gpu.wire.fabric_bodies import MAX_PORTS, PortReading
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC
 
 _MAX_READINGS = 64
@@ -31,13 +31,13 @@ class Port:
     The latest reading of a port.
 
     Attributes:
-        facts: Everything but its counters.
+        facts: Its latest reading.
         sums: Its counters since they began, over resets.
         last: Its counters as read.
         is_present: Whether it was in the last reading.
     """
 
-    facts: Mapping[str, Any]
+    facts: PortReading
     sums: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     is_present: bool = True
@@ -141,12 +141,12 @@ class FabricState:
             yield Counted(*key, *times, counts, went_down, usual_per_s)
 
 
-def _count(port: Port, facts: Mapping[str, Any]) -> None:
+def _count(port: Port, facts: PortReading) -> None:
     for name, value in facts.get("counters", {}).items():
         last = port.last.get(name, 0)
         port.sums[name] = port.sums.get(name, 0) + (value - last if value >= last else value)
         port.last[name] = value
-    port.facts = {name: fact for name, fact in facts.items() if name != "counters"}
+    port.facts = facts
     port.is_present = True
 
 

@@ -1,10 +1,12 @@
 """The load of the host during a window: context for a reader, never a cause."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.enrich.activities import PressureActivity
+from otel_gpu.state.differences import grown
 from otel_gpu.state.window import Window
+from otel_gpu.wire.bodies import CgroupLoad
 
 _RESOURCES = ("cpu", "io", "memory")
 _US_PER_NS = 1e-3
@@ -35,11 +37,7 @@ class Load(NamedTuple):
 
 
 class PressureState:
-    """
-    Computes the load between the first and the last reading of the window.
-
-    Readings can come from an untrusted recording: a value that is not a number counts as not read.
-    """
+    """Computes the load between the first and the last reading of the window."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -53,7 +51,7 @@ class PressureState:
             return
         self._first = self._first or activity
         self._last = activity
-        self._most_load = max(self._most_load, _number(activity.info.get("load1")))
+        self._most_load = max(self._most_load, activity.info.get("load1", 0.0))
 
     def load(self) -> Load | None:
         """The load of the host; None: not read."""
@@ -61,56 +59,35 @@ class PressureState:
             return None
         first, last = self._first.info, self._last.info
         length_us = (self._last.unix_ns - self._first.unix_ns) * _US_PER_NS
-        stalled = {}
-        for resource in _RESOURCES:
-            grown_us = _grown(first, last, "psi", resource, "some_total_us")
-            if length_us > 0 and _has(last, "psi", resource):
-                stalled[resource] = min(1.0, grown_us / length_us)
+        before, after = first.get("psi", {}), last.get("psi", {})
+        stalled = {
+            resource: min(1.0, _grown_us(before.get(resource), after[resource]) / length_us)
+            for resource in _RESOURCES
+            if length_us > 0 and resource in after
+        }
         return Load(
             self._most_load,
-            round(_number(last.get("cpus"))),
+            last.get("cpus", 0),
             stalled,
-            round(_grown(first, last, "swap_in_pages")),
-            round(_grown(first, last, "swap_out_pages")),
-            tuple(_throttled(first, last)),
+            grown(last.get("swap_in_pages", 0), first.get("swap_in_pages", 0)),
+            grown(last.get("swap_out_pages", 0), first.get("swap_out_pages", 0)),
+            tuple(_throttled(first.get("cgroups", {}), last.get("cgroups", {}))),
         )
 
 
-def _throttled(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterator[Throttled]:
-    cgroups = last.get("cgroups")
-    for path in sorted(cgroups) if isinstance(cgroups, Mapping) else ():
-        throttled_ns = round(_grown(first, last, "cgroups", path, "throttled_ns"))
+def _throttled(
+    first: Mapping[str, CgroupLoad], last: Mapping[str, CgroupLoad]
+) -> Iterator[Throttled]:
+    for path in sorted(first.keys() & last.keys()):
+        before, after = first[path], last[path]
+        throttled_ns = grown(after.get("throttled_ns", 0), before.get("throttled_ns", 0))
+        throttled = grown(after.get("nr_throttled", 0), before.get("nr_throttled", 0))
+        periods = grown(after.get("nr_periods", 0), before.get("nr_periods", 0))
         if throttled_ns > 0:
-            yield Throttled(
-                path,
-                throttled_ns,
-                round(_grown(first, last, "cgroups", path, "nr_throttled")),
-                round(_grown(first, last, "cgroups", path, "nr_periods")),
-            )
+            yield Throttled(path, throttled_ns, throttled, periods)
 
 
-def _grown(first: Mapping[str, Any], last: Mapping[str, Any], *keys: str) -> float:
-    return max(0.0, _find(last, keys) - _find(first, keys)) if _has(first, *keys[:-1]) else 0.0
-
-
-def _has(info: Mapping[str, Any], *keys: str) -> bool:
-    found: Any = info
-    for key in keys:
-        if not isinstance(found, Mapping) or key not in found:
-            return False
-        found = found[key]
-    return True
-
-
-def _find(info: Mapping[str, Any], keys: tuple[str, ...]) -> float:
-    found: Any = info
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return _number(found)
-
-
-def _number(value: Any) -> float:  # noqa: ANN401 -- whatever JSON held
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _grown_us(before: Mapping[str, float] | None, after: Mapping[str, float]) -> float:
+    if before is None:
         return 0.0
-    # Not infinite, not NaN, and not an integer beyond the range of floats.
-    return float(value) if 0 <= value < 1e18 else 0.0  # noqa: PLR2004
+    return max(0.0, after.get("some_total_us", 0.0) - before.get("some_total_us", 0.0))

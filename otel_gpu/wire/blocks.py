@@ -1,11 +1,12 @@
-"""What the kernel side says of blocks that a framework's allocator hands out and takes back."""
+"""Device memory of framework allocators, as the kernel side counts it: blocks and who holds them."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from otel_gpu.wire.bodies import MemoryMapFacts
 
 
 class DeviceKey(NamedTuple):
-    """A device, as one process image sees it."""
+    """A device, by the number that one program uses for it."""
 
     program_ktime_ns: int
     pid: int
@@ -14,13 +15,13 @@ class DeviceKey(NamedTuple):
 
 class MemoryTotals(NamedTuple):
     """
-    What a framework's allocator said of one device, and what was seen of its blocks.
+    Totals of one device.
 
-    ``allocated_bytes``, ``reserved_bytes`` and their peaks are the allocator's own words at
-    ``last_ktime_ns``; all else is monotonic. ``before_bytes`` was allocated before the first report;
-    of it, or of blocks that were lost, ``before_freed_bytes`` are free again. ``unequal`` reports
-    did not agree with what was seen until then. Of what was handed out, ``unsampled_bytes`` were
-    not chosen for a stack, and the stack of ``rate_limited_bytes`` was over the rate.
+    The allocator itself reports ``allocated_bytes``, ``reserved_bytes`` and their peaks, at
+    ``last_ktime_ns``. All others are monotonic counters of the probes. ``before_bytes`` was
+    allocated before the first report. ``before_freed_bytes`` of it, or of lost blocks, are free
+    again. ``unequal`` counts reports that differ from the probes' counts. Of the allocated bytes,
+    ``unsampled_bytes`` were not sampled, and the stack of ``rate_limited_bytes`` exceeded the rate.
     """
 
     last_ktime_ns: int
@@ -40,14 +41,14 @@ class MemoryTotals(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The totals of devices, read at one moment."""
+    """The totals of devices at one time."""
 
     ktime_ns: int
     totals: tuple[tuple[DeviceKey, MemoryTotals], ...]
 
 
 class HolderKey(NamedTuple):
-    """Blocks of one device that were allocated in one place; ``stack`` 0: it is not known where."""
+    """Blocks of one device that were allocated by one stack; 0: unknown."""
 
     program_ktime_ns: int
     stack: int
@@ -57,9 +58,9 @@ class HolderKey(NamedTuple):
 
 class Holder(NamedTuple):
     """
-    What blocks of one place hold, and ever held; sampled ones count as what they stand for.
+    Live and cumulative blocks of one stack; a sampled block counts with its weight.
 
-    ``large_live_bytes`` is exact: of large blocks, or of all where all have stacks.
+    ``large_live_bytes`` is exact: of large blocks, or of all blocks if all have stacks.
     """
 
     live_bytes: int
@@ -70,14 +71,14 @@ class Holder(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Who holds blocks, read at one moment: those that changed."""
+    """The holders that changed since the reading before."""
 
     ktime_ns: int
     holders: tuple[tuple[HolderKey, Holder], ...]
 
 
 class BlockStack(NamedTuple):
-    """Where in a program the blocks of one key were allocated."""
+    """The user stack that a holder's key stands for."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -92,8 +93,8 @@ class OutOfMemory(NamedTuple):
     """
     A request for device memory that failed.
 
-    ``source`` is of ``enum out_of_memory_source``. What the device had is what its thread was last
-    told, at ``device_ktime_ns``; ``device_total_bytes`` is 0 where it never asked.
+    ``source`` is of ``enum out_of_memory_source``. The memory of the device is from the thread's
+    last call of ``cudaMemGetInfo``, at ``device_ktime_ns``; 0: it made none.
     """
 
     ktime_ns: int
@@ -115,16 +116,10 @@ class OutOfMemory(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """
-    Segments and blocks of one device as they were when a request failed (from JSON).
-
-    ``info`` has ``segments`` [address, size_bytes], ``blocks`` [address, size_bytes, stack], with
-    ``stack`` as in a holder's key, ``left_out`` (how many blocks were too many) and
-    ``smallest_bytes``: smaller blocks are not in it.
-    """
+    """Segments and blocks of one device at the time when a request failed (from JSON)."""
 
     ktime_ns: int
     program_ktime_ns: int
     pid: int
     device: int
-    info: Mapping[str, Any]
+    info: MemoryMapFacts

@@ -1,25 +1,30 @@
-"""Errors of devices, as their driver said them: the body of RECORD_DEVICE_FAULT, and its event."""
+"""Errors of devices, as their driver reports them: the body of RECORD_DEVICE_FAULT, and its event."""
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+
+from otel_gpu.wire.json_body import UINT32_MAX, BodyType, UInt32
 
 MAX_TEXT: Final = 1024
 """Characters of a text in it."""
 
-_UINT32_MAX = (1 << 32) - 1
-_TEXTS = ("bus_id", "name", "message")
-_TOLD_BY = frozenset({"kernel_log", "nvml"})
+_Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
-SHAPE: Final[Mapping[str, Any]] = {
-    "told_by": str,
-    "xid": int,
-    "bus_id": str,
-    "pid": int,
-    "name": str,
-    "message": str,
-    "times": int,
-}
-"""See ``bodies._check``."""
+
+class DeviceFaultBody(Struct, frozen=True):
+    """The fields are those of ``DeviceFault``; ``pid`` and ``name`` are from the driver."""
+
+    told_by: Literal["kernel_log", "nvml"]
+    xid: UInt32
+    bus_id: _Text
+    pid: UInt32 = 0
+    name: _Text = ""
+    message: _Text = ""
+    times: Annotated[int, Meta(ge=1, le=UINT32_MAX)] = 1
+
+
+DEVICE_FAULT: Final = BodyType(DeviceFaultBody)
 
 
 class DeviceFault(NamedTuple):
@@ -57,38 +62,3 @@ class DeviceFault(NamedTuple):
     def tid(self) -> int:
         """Return 0: it is about no thread."""
         return 0
-
-
-def check_device_fault(body: Mapping[str, Any]) -> None:
-    """
-    Check what a shape cannot say.
-
-    Raises:
-        TypeError: It is not what a driver may say.
-    """
-    good = (
-        body["told_by"] in _TOLD_BY
-        and all(len(body.get(name, "")) <= MAX_TEXT for name in _TEXTS)
-        and all(0 <= body.get(name, 0) <= _UINT32_MAX for name in ("xid", "pid"))
-        and 1 <= body.get("times", 1) <= _UINT32_MAX
-    )
-    if not good:
-        raise TypeError("body is not a fault of a device")
-
-
-def device_fault_of(
-    ktime_ns: int, program_ktime_ns: int, pid: int, body: Mapping[str, Any]
-) -> DeviceFault:
-    """Return the event of a body that was checked."""
-    return DeviceFault(
-        ktime_ns,
-        program_ktime_ns,
-        pid,
-        body["told_by"],
-        body["xid"],
-        body["bus_id"],
-        body.get("pid", 0),
-        body.get("name", ""),
-        body.get("times", 1),
-        body.get("message", ""),
-    )

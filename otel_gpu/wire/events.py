@@ -1,15 +1,15 @@
 """
-The events: records from the kernel side, decoded and immutable.
+The events: decoded, immutable records.
 
 Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as in
-``bpf/events.h``, whose field comments hold here too. A process image is known by
-``pid`` and ``program_ktime_ns`` together. Names and Unix times come in ``enrich``.
+``bpf/events.h``; the field comments there hold here too. ``pid`` and ``program_ktime_ns``
+together identify a program. ``enrich`` adds names and Unix times.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.wire.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
+from otel_gpu.wire.bodies import CaptureFacts, ProbedLibrary
 from otel_gpu.wire.communicators import Communicators
 from otel_gpu.wire.device_activity import DeviceTrace
 from otel_gpu.wire.device_faults import DeviceFault
@@ -35,7 +35,7 @@ from otel_gpu.wire.symbol_records import (
 
 
 class CudaCall(NamedTuple):
-    """One finished CUDA API call that was chosen to become a span. Host time."""
+    """One finished CUDA API call that was chosen to become a span; its duration is host time."""
 
     end_ktime_ns: int
     program_ktime_ns: int
@@ -71,8 +71,7 @@ class Stall(NamedTuple):
     """
     A watched thread off the CPU: blocked, then waiting in a run queue.
 
-    With ``STALL_STATE_UNKNOWN`` in ``flags`` it says nothing of which it was when, and
-    ``runnable_ktime_ns`` is its end. ``resource`` is the id of what it waited for; 0: not known.
+    ``resource`` is the id of the resource that it waited for; 0: unknown.
     """
 
     end_ktime_ns: int
@@ -103,7 +102,7 @@ class Stall(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Between two outermost CUDA calls of one thread; chosen to become a span."""
+    """The time between two outermost CUDA calls of one thread; chosen to become a span."""
 
     end_ktime_ns: int
     program_ktime_ns: int
@@ -122,7 +121,7 @@ class Gap(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """A process made another process. Threads are not forks."""
+    """A process created another process. Threads are not forks."""
 
     end_ktime_ns: int
     program_ktime_ns: int
@@ -137,7 +136,7 @@ class Fork(NamedTuple):
 
 
 class Exec(NamedTuple):
-    """A process became another program: a new image under the same pid."""
+    """A process became another program under the same pid."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -153,10 +152,10 @@ class Exec(NamedTuple):
 
 class Exit(NamedTuple):
     """
-    The last thread of a watched process is gone.
+    The last thread of a watched process ended.
 
-    ``exit_code`` is as ``wait(2)`` gives it. Of an end that the kernel side did not report it is
-    None, ``start_boot_ns`` is 0, and ``ktime_ns`` is when the end was noticed.
+    ``exit_code`` is that of ``wait(2)``. If the kernel side did not report the end, it is None,
+    ``start_boot_ns`` is 0, and ``ktime_ns`` is when the agent noticed the end.
     """
 
     ktime_ns: int
@@ -180,7 +179,7 @@ class Library(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A process learnt the identity of one of its CUDA devices."""
+    """A process read the identity of one of its CUDA devices."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -192,7 +191,7 @@ class Device(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """CLOCK_MONOTONIC and CLOCK_REALTIME, read together."""
+    """CLOCK_MONOTONIC and CLOCK_REALTIME, read at the same time."""
 
     ktime_ns: int
     unix_ns: int
@@ -202,7 +201,7 @@ class OpenCall(NamedTuple):
     """
     A CUDA call that has been open for longer than the configured limit.
 
-    One that began before its process was watched did so at ``start_ktime_ns`` at the latest.
+    If it began before its process was watched, ``start_ktime_ns`` is an upper bound.
     """
 
     ktime_ns: int
@@ -221,7 +220,7 @@ class OpenCall(NamedTuple):
 
     @property
     def began_before_capture(self) -> bool:
-        """Whether its entry was not seen: it is at least as old as it seems."""
+        """Whether its entry was not seen, so that it can be older than ``start_ktime_ns``."""
         return self.start_ktime_ns < self.program_ktime_ns
 
 
@@ -229,7 +228,7 @@ class CpuSample(NamedTuple):
     """
     A watched thread was on a CPU at a tick of the sampling clock.
 
-    ``weight_ns`` is the time on CPUs that it stands for.
+    ``weight_ns`` is the CPU time that it stands for.
     """
 
     ktime_ns: int
@@ -248,7 +247,7 @@ class CpuSample(NamedTuple):
 
 class ThreadContext(NamedTuple):
     """
-    In which span of its own application a thread was, at ``start_ktime_ns`` of what it did.
+    The application's span that a thread was in when its event with ``start_ktime_ns`` began.
 
     ``trace_flags`` are those of W3C Trace Context: 1 is sampled.
     """
@@ -264,35 +263,31 @@ class ThreadContext(NamedTuple):
 
 
 class MemoryRead(NamedTuple):
-    """What an allocator holds of one device; the kernel side never says it: importers do."""
+    """What an allocator holds of one device; only importers yield it."""
 
     ktime_ns: int
     snapshot: MemorySnapshot
 
 
 class DeviceRead(NamedTuple):
-    """What a process recorded of its devices and of itself; importers alone say it."""
+    """The trace that a profiler recorded of one process; only importers yield it."""
 
     ktime_ns: int
     trace: DeviceTrace
 
 
 class Capture(NamedTuple):
-    """
-    How this capture was made: host, settings, histogram layout (from JSON).
-
-    Of a capture that another tool made, ``info["unknown"]`` lists what it lacks: ``calls``.
-    """
+    """How this capture was made: host, settings, histogram layout (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: CaptureFacts
 
 
 class Probes(NamedTuple):
-    """Which symbols of one library carry probes (from JSON)."""
+    """The symbols of one library that carry probes (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: ProbedLibrary
 
 
 Event = (

@@ -1,71 +1,61 @@
-"""The body of RECORD_FABRIC: what the ports of network adapters that do RDMA said."""
+"""The body of RECORD_FABRIC: ports of network adapters that do RDMA."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Annotated, Final, Required, TypedDict
 
+from msgspec import Meta, ValidationError
+
+from otel_gpu.wire.json_body import INT64_MAX, BodyType, Count, Counts
 from otel_gpu.wire.port_counters import COUNTERS
 
 MAX_PORTS: Final = 128
 """Ports that are read."""
 MAX_TEXT: Final = 128
 """Characters of a text of an adapter."""
-MAX_VALUE: Final = (1 << 63) - 1
+MAX_VALUE: Final = INT64_MAX
 
 _MAX_FAILURES = 64
-
-PORT_SHAPE: Final[Mapping[str, Any]] = {
-    "adapter": str,
-    "port": int,
-    "guid": str,
-    "firmware": str,
-    "model": str,
-    "vendor": str,
-    "state": str,
-    "physical_state": str,
-    "link_layer": str,
-    "interface": str,
-    "rate_bps": int,
-    "counters": (Mapping, int),
-}
-SHAPE: Final[Mapping[str, Any]] = {
-    "late": int,
-    "left_out": int,
-    "failed": (Mapping, int),
-    "ports": [PORT_SHAPE],
-}
-"""See ``bodies._check``."""
-_TEXTS = tuple(name for name, shape in PORT_SHAPE.items() if shape is str)
+_Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
-def check_fabric(body: Mapping[str, Any]) -> None:
+class PortReading(TypedDict, total=False):
+    """One port of an adapter; ``counters`` are cumulative, by the names of their files."""
+
+    adapter: Required[_Text]
+    port: Required[Count]
+    guid: _Text
+    firmware: _Text
+    model: _Text
+    vendor: _Text
+    state: _Text
+    physical_state: _Text
+    link_layer: _Text
+    interface: _Text
+    rate_bps: Count
+    counters: Counts
+
+
+class FabricReading(TypedDict, total=False):
     """
-    Check what a shape cannot say.
+    One reading of all ports; without ``ports`` it only reports that a reading is late.
 
-    Raises:
-        TypeError: It is not what a host may say of its network adapters.
+    ``failed`` counts reads that failed, by the kernel's name of the error.
     """
-    failed, ports = body.get("failed", {}), body.get("ports", [])
-    counts = [body.get("late", 0), body.get("left_out", 0), *failed.values()]
-    good = (
-        isinstance(body.get("is_late", False), bool)
-        and all(map(_is_count, counts))
-        and len(failed) <= _MAX_FAILURES
-        and all(len(name) <= MAX_TEXT for name in failed)
-        and len(ports) <= MAX_PORTS
-        and all(all(_checks(port)) for port in ports)
-        and len({(port["adapter"], port["port"]) for port in ports}) == len(ports)
-    )
-    if not good:
-        raise TypeError("body is not what network adapters say")
+
+    late: Count
+    is_late: bool
+    left_out: Count
+    failed: Annotated[dict[_Text, Count], Meta(max_length=_MAX_FAILURES)]
+    ports: Annotated[list[PortReading], Meta(max_length=MAX_PORTS)]
+    truncated: bool
 
 
-def _checks(port: Mapping[str, Any]) -> Iterator[bool]:
-    yield "adapter" in port and "port" in port
-    yield all(len(port.get(name, "")) <= MAX_TEXT for name in _TEXTS)
-    yield _is_count(port.get("port", 0)) and _is_count(port.get("rate_bps", 0))
-    counters = port.get("counters", {})
-    yield counters.keys() <= COUNTERS.keys() and all(map(_is_count, counters.values()))
+def _check_fabric(body: FabricReading) -> None:
+    ports = body.get("ports", ())
+    if len({(port["adapter"], port["port"]) for port in ports}) < len(ports):
+        raise ValidationError("ports: expected each port once; number the ports of an adapter")
+    for port in ports:
+        if unknown := port.get("counters", {}).keys() - COUNTERS.keys():
+            raise ValidationError(f"counters: expected names of port_counters, got {unknown}")
 
 
-def _is_count(value: int) -> bool:
-    return 0 <= value <= MAX_VALUE
+FABRIC: Final = BodyType(FabricReading, _check_fabric)

@@ -22,11 +22,11 @@ histogram of the same values in seconds, so nothing is estimated on the way out.
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.errors import ConfigError
+from otel_gpu.wire.bodies import Layout
 
 # Four buckets per doubling, from 1 ns to 61 hours.
 DURATION_SCALE = 2
@@ -35,8 +35,8 @@ DURATION_OFFSET = -120
 SIZE_SCALE = 0
 SIZE_OFFSET = -1
 
-# Where the user asks for an explicit layout and names no bounds: 1 us to 67 s by
-# doubling, since the SDK's own defaults put nearly every CUDA call in one bucket.
+# For an explicit layout without bounds: 1 us to 67 s by doubling. The SDK's defaults would put
+# nearly every CUDA call in one bucket.
 EXPLICIT_DURATION_BOUNDS_NS = tuple(1_000 << k for k in range(27))
 # 64 B to 64 GiB in steps of four.
 EXPLICIT_SIZE_BOUNDS_BYTES = tuple(64 << 2 * k for k in range(16))
@@ -49,8 +49,8 @@ def duration_bounds_ns(config: Config) -> tuple[int, ...]:
     """
     Return the upper bounds of the duration buckets, in nanoseconds, ascending.
 
-    A duration belongs to the first bucket whose bound is not below it, or to the
-    one after the last bound.
+    A duration belongs to the first bucket whose bound is not below it, or to the one above the
+    last bound.
     """
     if config.histograms.layout == "exponential":
         return tuple(
@@ -59,7 +59,7 @@ def duration_bounds_ns(config: Config) -> tuple[int, ...]:
     bounds_s = config.histograms.duration_bounds_s
     if not bounds_s:
         return EXPLICIT_DURATION_BOUNDS_NS
-    # By way of the decimal text: 0.0003 is meant, not the binary number next to it.
+    # Through the decimal text: 0.0003 is exact there, unlike the binary number.
     bounds_ns = [math.floor(Fraction(str(bound_s)) * _NS_PER_SECOND) for bound_s in bounds_s]
     return _checked(bounds_ns, "histograms.duration_bounds_s", "whole nanoseconds")
 
@@ -78,16 +78,16 @@ def size_bounds_bytes(config: Config) -> tuple[int, ...]:
     return _checked([int(bound) for bound in bounds], "histograms.size_bounds_bytes", "bytes")
 
 
-def layout_description(config: Config) -> dict[str, Any]:
-    """Return ``layout`` as RECORD_CAPTURE carries it; see the readers in ``export``."""
+def layout_description(config: Config) -> Layout:
+    """Return ``layout`` of RECORD_CAPTURE."""
     if config.histograms.layout == "exponential":
-        scales = {
-            "durations": (DURATION_SCALE, DURATION_OFFSET),
-            "sizes": (SIZE_SCALE, SIZE_OFFSET),
-        }
         return {
-            name: {"kind": "exponential", "scale": scale, "offset": offset}
-            for name, (scale, offset) in scales.items()
+            "durations": {
+                "kind": "exponential",
+                "scale": DURATION_SCALE,
+                "offset": DURATION_OFFSET,
+            },
+            "sizes": {"kind": "exponential", "scale": SIZE_SCALE, "offset": SIZE_OFFSET},
         }
     return {
         "durations": {"kind": "explicit", "bounds_ns": list(duration_bounds_ns(config))},

@@ -1,13 +1,15 @@
 """
-The events that are read again and again: what counters, histograms and adapters say at a moment.
+Periodic readings of counters, histograms, devices, network adapters and the host.
 
-What is cumulative grows from one reading to the next; nothing is added up here.
+Cumulative values are as they were read; nothing is added up here.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.wire.bodies import AgentStatus, HostLoad
+from otel_gpu.wire.device_bodies import DevicesReading
+from otel_gpu.wire.fabric_bodies import FabricReading
 
 
 class Counters(NamedTuple):
@@ -17,7 +19,7 @@ class Counters(NamedTuple):
     values: tuple[int, ...]
 
     def by_name(self) -> dict[str, int]:
-        """Return the values by the names of their counters, without those that are no longer there."""
+        """Return the values by name, without counters that this version does not have."""
         names, count = wire.COUNTER_NAMES, wire.COUNTER_COUNT
         return {
             names.get(number, f"counter_{number}"): value
@@ -27,7 +29,7 @@ class Counters(NamedTuple):
 
 
 class SeriesKey(NamedTuple):
-    """What one aggregate counts; ``api`` holds a switch type for thread metrics."""
+    """The key of a series; for thread metrics, ``api`` is a switch type."""
 
     program_ktime_ns: int
     pid: int
@@ -41,10 +43,10 @@ class SeriesKey(NamedTuple):
 
 class Aggregate(NamedTuple):
     """
-    One series' histogram, cumulative since the process image began.
+    One series' histogram, cumulative since the program started.
 
-    ``buckets`` has one count per bucket of the capture's layout, ``sum`` and
-    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes).
+    ``buckets`` has one count per bucket of the capture's layout. ``sum``, ``min`` and ``max`` are
+    in the unit of the metric (nanoseconds or bytes).
     """
 
     sum: int
@@ -55,19 +57,19 @@ class Aggregate(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """How many there were."""
+        """Number of values."""
         return sum(self.buckets)
 
 
 class Aggregates(NamedTuple):
-    """All series that the kernel side holds, read at one moment."""
+    """All series of the kernel side at one time."""
 
     ktime_ns: int
     series: tuple[tuple[SeriesKey, Aggregate], ...]
 
 
 class TimesKey(NamedTuple):
-    """What one entry of the time account is about; see ``bpf/events.h``."""
+    """The key of a time entry; see ``bpf/events.h``."""
 
     program_ktime_ns: int
     pid: int
@@ -91,9 +93,9 @@ class TimesKey(NamedTuple):
 
 class TimesEntry(NamedTuple):
     """
-    One entry of the time account, cumulative.
+    Time of threads in one state, cumulative.
 
-    ``time_ns`` is booked while it passes, ``ended_ns`` when a wait ends: the whole of it.
+    ``time_ns`` grows while a wait goes on. ``ended_ns`` grows by the whole wait when it ends.
     """
 
     key: TimesKey
@@ -105,35 +107,35 @@ class TimesEntry(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Entries of the time account that changed since they were last read."""
+    """Time entries that changed since the reading before."""
 
     ktime_ns: int
     entries: tuple[TimesEntry, ...]
 
 
 class Pressure(NamedTuple):
-    """What the host and the watched cgroups said of their load (from JSON)."""
+    """The load of the host and of the watched cgroups (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: HostLoad
 
 
 class Devices(NamedTuple):
-    """What the devices of the host say of themselves (from JSON)."""
+    """Figures of the devices of the host (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: DevicesReading
 
 
 class FabricRead(NamedTuple):
-    """What the network adapters that do RDMA said (from JSON)."""
+    """Counters of network adapters that do RDMA (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: FabricReading
 
 
 class Status(NamedTuple):
-    """The agent's own figures: CPU time, user-space counters (from JSON)."""
+    """The agent's own figures: CPU time, counters of user space (from JSON)."""
 
     ktime_ns: int
-    info: Mapping[str, Any]
+    info: AgentStatus

@@ -1,8 +1,8 @@
-"""The events that say what numbers in other events stand for: stacks, functions, resources, pids."""
+"""Events that describe the ids of other events: stacks, functions, resources, pids."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from otel_gpu.wire.bodies import ProcessFacts, ResourceFacts
 from otel_gpu.wire.frames import Frame
 
 
@@ -18,8 +18,8 @@ class UserStack(NamedTuple):
     """
     Python and native frames of one user stack, innermost first (from JSON).
 
-    ``stack`` is the id that calls and stalls name it by. ``complete``, ``native`` and
-    ``python`` are those of ``capture.stacks.frames.MergedStack``.
+    ``stack`` is the id that calls and stalls refer to. ``complete``, ``native`` and ``python`` are
+    those of ``frames.MergedStack``.
     """
 
     ktime_ns: int
@@ -42,30 +42,28 @@ class FunctionSeen(NamedTuple):
 
 class ResourceSeen(NamedTuple):
     """
-    What a resource is: something behind a file descriptor that a thread waited for (from JSON).
+    A resource behind a file descriptor that a thread waited for (from JSON).
 
-    ``resource`` is the id that stalls and times name it by; ``info`` has what of these is known:
-    ``kind``, ``name``, ``file_system``, ``mount``, ``source``, ``is_remote``, ``is_incoming``,
-    ``peers`` and ``retransmits``.
+    ``resource`` is the id that stalls and times refer to.
     """
 
     ktime_ns: int
     resource: int
-    info: Mapping[str, Any]
+    info: ResourceFacts
 
 
 class CulpritSeen(NamedTuple):
-    """What /proc said about a process that is not watched, and kept others waiting (from JSON)."""
+    """Facts from /proc of an unwatched process that others waited for (from JSON)."""
 
     ktime_ns: int
     pid: int
-    info: Mapping[str, Any]
+    info: ProcessFacts
 
 
 class ProcessSeen(NamedTuple):
-    """What /proc said about one process image while it lived (from JSON)."""
+    """Facts from /proc of one program while it lived (from JSON)."""
 
     ktime_ns: int
     program_ktime_ns: int
     pid: int
-    facts: Mapping[str, Any]
+    facts: ProcessFacts

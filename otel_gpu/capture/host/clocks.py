@@ -9,10 +9,10 @@ import resource
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.wire.bodies import HostFacts
 
 _CLOCK_READINGS = 5
 # From malloc.h. By default glibc raises the threshold with every large buffer that is freed, and has
@@ -24,7 +24,7 @@ _LARGE_BUFFER_BYTES = 1 << 18
 _YOUNG_OBJECTS = 50_000
 
 
-def describe_host() -> dict[str, Any]:
+def describe_host() -> HostFacts:
     """Return the ``host`` object of RECORD_CAPTURE."""
     return {
         "name": socket.gethostname(),

@@ -21,10 +21,10 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from otel_gpu.capture.host.polling_thread import PollingThread
-from otel_gpu.wire.fabric_bodies import MAX_PORTS, MAX_TEXT, MAX_VALUE
+from otel_gpu.wire.fabric_bodies import MAX_PORTS, MAX_TEXT, MAX_VALUE, FabricReading, PortReading
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
 
 ROOT: Final = "/sys/class/infiniband"
@@ -64,7 +64,7 @@ class PortsReading(NamedTuple):
     """All ports at one time, as the body of RECORD_FABRIC."""
 
     ktime_ns: int
-    info: dict[str, Any]
+    info: FabricReading
 
 
 class FabricReader(PollingThread):
@@ -99,7 +99,10 @@ class FabricReader(PollingThread):
         has_changed, lateness = self._lateness()
         if has_changed:
             due.append(PortsReading(round(self._clock() * 1e9), {}))
-        return [PortsReading(ktime_ns, {**lateness, **info}) for ktime_ns, info in due]
+        return [
+            PortsReading(ktime_ns, cast("FabricReading", {**lateness, **info}))
+            for ktime_ns, info in due
+        ]
 
     def _turn(self) -> float:
         with self._asking():
@@ -130,9 +133,9 @@ class Ports:
         self._root = root
         self._failed: Counter[str] = Counter()
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> FabricReading:
         """Return the body of RECORD_FABRIC."""
-        ports: list[dict[str, Any]] = []
+        ports: list[PortReading] = []
         left_out = 0
         for adapter in self._list(self._root, _ADAPTER):
             facts = self._facts(f"{self._root}/{adapter}", _ADAPTER_FACTS)
@@ -141,7 +144,8 @@ class Ports:
                     left_out += 1
                     continue
                 found = self._read_port(f"{self._root}/{adapter}/ports/{port}")
-                ports.append({"adapter": adapter, "port": int(port), **facts, **found})
+                whole = {"adapter": adapter, "port": int(port), **facts, **found}
+                ports.append(cast("PortReading", whole))
         return {"ports": ports, "left_out": left_out, "failed": dict(self._failed)}
 
     def _read_port(self, folder: str) -> dict[str, Any]:
@@ -221,12 +225,12 @@ class Ports:
             self._failed[name] += 1
 
 
-def _has_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _has_changed(before: FabricReading, now: FabricReading) -> bool:
     then, since = (list(map(_without_traffic, info["ports"])) for info in (before, now))
     return then != since
 
 
-def _without_traffic(port: Mapping[str, Any]) -> dict[str, Any]:
+def _without_traffic(port: PortReading) -> PortReading:
     counters = {
         name: value
         for name, value in port["counters"].items()

@@ -8,9 +8,9 @@ counters of a cgroup can explain a wait beside an idle CPU by a quota.
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.wire.bodies import CgroupLoad, HostLoad
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -33,7 +33,7 @@ class PressureReader:
         self._folders: dict[int, tuple[Path, ...]] = {}
         self._readings_left: dict[int, int] = {}
 
-    def read(self, pids: Iterable[int]) -> dict[str, Any]:
+    def read(self, pids: Iterable[int]) -> HostLoad:
         """Return the body of RECORD_PRESSURE: cumulative counters by the kernel's names."""
         for pid in pids:
             folders = _cpu_cgroups(self._proc / str(pid), self._cgroups)
@@ -44,7 +44,7 @@ class PressureReader:
         # /proc/vmstat has two hundred lines; two of them are needed.
         vmstat = b"\n" + read_file(f"{proc}/vmstat", _MAX_FILE_BYTES)
         load = _lines(proc / "loadavg")
-        read = {
+        read: HostLoad = {
             "psi": {name: _read_psi(proc / "pressure" / name) for name in ("cpu", "io", "memory")},
             "load1": float(load[0].split()[0]) if load else 0.0,
             "cpus": os.cpu_count() or 1,
@@ -56,7 +56,7 @@ class PressureReader:
         self._folders = {pid: self._folders[pid] for pid in self._readings_left}
         return read
 
-    def _read_cgroups(self) -> dict[str, dict[str, Any]]:
+    def _read_cgroups(self) -> dict[str, CgroupLoad]:
         members: dict[Path, list[int]] = {}
         own = ((pid, folders[0]) for pid, folders in self._folders.items())
         above = ((pid, other) for pid, folders in self._folders.items() for other in folders[1:])
@@ -70,15 +70,19 @@ class PressureReader:
         }
 
 
-def _read_cgroup(folder: Path, pids: list[int]) -> dict[str, Any] | None:
+def _read_cgroup(folder: Path, pids: list[int]) -> CgroupLoad | None:
     stat = dict(line.split() for line in _lines(folder / "cpu.stat"))
     if "nr_periods" not in stat:
         return None
     throttled_ns = int(stat.get("throttled_time", 0))
     if "throttled_usec" in stat:
         throttled_ns = int(stat["throttled_usec"]) * _NS_PER_US
-    counters = {name: int(stat[name]) for name in ("nr_periods", "nr_throttled")}
-    return counters | {"throttled_ns": throttled_ns, "pids": pids}
+    return {
+        "nr_periods": int(stat["nr_periods"]),
+        "nr_throttled": int(stat["nr_throttled"]),
+        "throttled_ns": throttled_ns,
+        "pids": pids,
+    }
 
 
 def _number_of(text: bytes, name: bytes) -> int:

@@ -7,7 +7,7 @@ blocks that are freed after the failure, so the map shows the state at the failu
 
 import itertools
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.bpf_map import BpfMap
@@ -16,6 +16,7 @@ from otel_gpu.capture.bpf.settings import block_mode
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.stacks.samples import ProcessKey
+from otel_gpu.wire.bodies import MemoryMapFacts
 
 STACK_OF_ONE: Final = 1 << wire.STACK_OF_ONE_BIT
 """A bit in the key of a stack that belongs to only one block."""
@@ -107,7 +108,7 @@ class BlockMaps:
         except MapFullError:
             return
 
-    def read_map(self, program: ProcessKey, device: int, ktime_ns: int) -> dict[str, Any] | None:
+    def read_map(self, program: ProcessKey, device: int, ktime_ns: int) -> MemoryMapFacts | None:
         """
         Return the memory map of a device at a failed allocation, as the body of RECORD_MEMORY_MAP.
 
@@ -169,7 +170,7 @@ class BlockMaps:
 
     def _describe(
         self, device: int, segments: dict[int, int], blocks: dict[int, tuple[int, int]]
-    ) -> dict[str, Any]:
+    ) -> MemoryMapFacts:
         by_size = sorted(blocks.items(), key=lambda block: (-block[1][0], block[0]))
         shown = by_size[:MAX_MAP_BLOCKS]
         left_out = len(by_size) - len(shown)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import (
@@ -44,6 +44,7 @@ from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import OWN, real_uid, user_name
 from otel_gpu.stacks.read_budget import NotReadError
+from otel_gpu.wire.bodies import ProbedLibrary
 from otel_gpu.wire.probe_symbols import Probe, probes_of
 
 # How long an unused file keeps its probes, so that a script that is restarted at once does not wait for
@@ -100,7 +101,7 @@ class _File:
     only_preloaded_since_s: float | None = None
     asks: DeviceQueries | None = None
     # The body of RECORD_PROBES.
-    info: dict[str, Any] = field(default_factory=dict)
+    info: ProbedLibrary | None = None
     # If frameworks report blocks to it: its descriptor, the offsets of the functions, and the probes.
     report_fd: int = -1
     report_offsets: list[int] = field(default_factory=list)
@@ -181,7 +182,7 @@ class Attachments:
         lived_before: bool = False,
         root: int | None = None,
         note: Callable[[NewLibrary], None] = lambda _arrival: None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ProbedLibrary]:
         """
         Place probes in the mapped files of a process that need them.
 
@@ -229,7 +230,7 @@ class Attachments:
         if refused:
             self._refusals.add_at_least("files", holder, refused)
 
-    def take_late(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def take_late(self) -> Iterator[tuple[int, ProbedLibrary]]:
         """
         Handle files whose delayed probes were placed.
 
@@ -273,7 +274,7 @@ class Attachments:
 
     def examine_path(
         self, pid: int, path: str, note: Callable[[NewLibrary], None]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ProbedLibrary]:
         """
         Place probes in a library of a process that has ended, for later processes.
 
@@ -395,14 +396,13 @@ class Attachments:
         elif now_s - file.only_preloaded_since_s >= UNUSED_LIMIT_S:
             self._programs.bpf.detach(file.hot_links)
             file.hot_links = []
-            file.info |= {
-                "symbols": file.info["symbols"] - len(file.hot),
-                "preload": file.hot_count,
-            }
+            if file.info is not None:
+                symbols = file.info["symbols"] - len(file.hot)
+                file.info = {**file.info, "symbols": symbols, "preload": file.hot_count}
 
     def _probe_file(
         self, mapped: MappedFile, file: _File, root: int | None, *, is_preloaded: bool
-    ) -> tuple[Sequence[dict[str, Any]], MissedStart | None]:
+    ) -> tuple[Sequence[ProbedLibrary], MissedStart | None]:
         # Returns bodies of RECORD_PROBES, and why the file has no probes.
         if mapped.file in self._files:
             self._drop(mapped.file)
@@ -429,7 +429,7 @@ class Attachments:
 
     def _attach(
         self, mapped: MappedFile, stream: BinaryIO, file: _File, *, is_preloaded: bool
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ProbedLibrary]:
         with stream:
             fd = stream.fileno()
             try:
@@ -544,7 +544,7 @@ class Attachments:
         file: _File,
         *,
         is_preloaded: bool,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ProbedLibrary]:
         exported = probes_of(symbols.functions, mapped.name)
         if not exported:
             return
@@ -582,7 +582,7 @@ class Attachments:
 
     def _probe_hot(
         self, mapped: MappedFile, file: _File, root: int | None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ProbedLibrary]:
         # A process that is not preloaded maps the file, so its frequent functions need probes.
         try:
             stream = self._open(mapped, root)
@@ -594,7 +594,10 @@ class Attachments:
             path = f"/proc/self/fd/{stream.fileno()}"
             failed = self._attach_all(path, file.hot, mapped, file)
             file.hot = [probe for probe in file.hot if probe.symbol not in failed]
-        file.info |= {
+        if file.info is None:
+            return
+        file.info = {
+            **file.info,
             "symbols": file.info["symbols"] + len(file.hot),
             "failed": [*file.info["failed"], *failed],
             "preload": 0,

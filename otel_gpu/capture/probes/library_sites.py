@@ -4,7 +4,7 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from otel_gpu.capture.probes.arm64_sites import WORD_BYTES, choose_arm64_site
 from otel_gpu.capture.probes.elf_exports import ElfSymbols
@@ -17,6 +17,7 @@ from otel_gpu.capture.probes.probe_sites import (
     choose_site,
     emulated,
 )
+from otel_gpu.wire.bodies import ProbeSite
 from otel_gpu.wire.probe_symbols import Probe
 
 # Values of EM_* of ELF, by the name of the machine.
@@ -132,7 +133,7 @@ class LibrarySites:
                 yield name, later
 
 
-def describe_sites(sites: Mapping[str, Site]) -> list[dict[str, Any]]:
+def describe_sites(sites: Mapping[str, Site]) -> list[ProbeSite]:
     """Return sites as in RECORD_PROBES: symbols grouped by equal sites."""
     alike = defaultdict(list)
     for symbol, site in sites.items():

@@ -7,12 +7,13 @@ RECORD_STATUS names the first of them, with the reason.
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.stacks.samples import ProcessKey
+from otel_gpu.wire.bodies import MissedStartFacts
 
 MAX_NAMED = 32
 _MAX_REMEMBERED = 4096
@@ -50,7 +51,7 @@ class MissedStarts:
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
         self._known: Recent[ProcessKey, None] = Recent(_MAX_REMEMBERED)
-        self._named: list[dict[str, Any]] = []
+        self._named: list[MissedStartFacts] = []
         self._doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
         self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
 
@@ -119,7 +120,7 @@ class MissedStarts:
             self.settle(pid)
 
     @property
-    def named(self) -> list[dict[str, Any]]:
+    def named(self) -> list[MissedStartFacts]:
         """The first processes, as in RECORD_STATUS."""
         return list(self._named)
 

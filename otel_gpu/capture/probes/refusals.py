@@ -7,12 +7,13 @@ The losses themselves are counted where they happen, by reason. RECORD_STATUS ha
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.shares import EntryOwner, of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.users import user_name
+from otel_gpu.wire.bodies import ShareFacts
 
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED = 4096
@@ -40,7 +41,7 @@ class Refusals:
         self._counts: Counter[Refusal] = Counter()
         self._names: Recent[int, str] = Recent(_MAX_REMEMBERED)
         self._logged: set[Refusal] = set()
-        self.named: list[dict[str, Any]] = []
+        self.named: list[ShareFacts] = []
         self.are_new = False
 
     def add(self, bound: str, holder: EntryOwner, count: int = 1, *, name: str = "") -> None:

@@ -5,12 +5,13 @@ RECORD_STATUS names the first of them, each once for each thing of it.
 """
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.shares import of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.process_log import PROCESS_LOG
+from otel_gpu.wire.bodies import UnreadFacts
 
 FILE_UNREAD: Final = "file_unread"
 """The reason of losses of files."""
@@ -31,7 +32,7 @@ class Unread:
 
     def __init__(self) -> None:
         self._known: Recent[tuple[int, str], None] = Recent(_MAX_REMEMBERED)
-        self._named: list[dict[str, Any]] = []
+        self._named: list[UnreadFacts] = []
         self.files = 0
 
     def add(self, pid: int, uid: int, what: str, reason: str) -> None:
@@ -47,7 +48,13 @@ class Unread:
         PROCESS_LOG.warning(_logger, pid, text, what, pid, of_user(uid), reason)
         if len(self._named) < MAX_NAMED:
             name = process_name(pid)
-            named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}
+            named: UnreadFacts = {
+                "pid": pid,
+                "uid": uid,
+                "name": name,
+                "what": what,
+                "reason": reason,
+            }
             self._named.append(named)
 
     def add_file(self, pid: int, uid: int, path: str, reason: str) -> None:
@@ -56,6 +63,6 @@ class Unread:
         self.add(pid, uid, "some of its files" if path.startswith("/") else path, reason)
 
     @property
-    def named(self) -> list[dict[str, Any]]:
+    def named(self) -> list[UnreadFacts]:
         """The first processes, as RECORD_STATUS has them."""
         return list(self._named)

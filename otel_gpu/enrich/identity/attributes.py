@@ -13,7 +13,7 @@
 # they count as claimed. Attributes of the agent itself, and telemetry.sdk.* (which SDK made the
 # telemetry), are not copied.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
@@ -24,6 +24,7 @@ from otel_gpu.limits.caches import remembered
 from otel_gpu.procfs.jobs import describe_job
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
 from otel_gpu.procfs.redaction import mask_secrets
+from otel_gpu.wire.bodies import CaptureFacts, HostFacts, ProcessFacts
 
 MAX_ARGS = 64
 MAX_CGROUPS = 32
@@ -76,51 +77,49 @@ class Host(NamedTuple):
     attributes: Mapping[str, str] = {"os.type": "linux"}
 
 
-def facts_of(body: Mapping[str, Any], unix_minus_ktime_ns: int) -> Facts:
+def facts_of(body: ProcessFacts, unix_minus_ktime_ns: int) -> Facts:
     """
-    Return facts from the body of a PROCESS record; values of a wrong type are left out.
+    Return bounded facts from the body of a PROCESS record.
 
     Args:
-        body: From ``procfs.process_facts``, or untrusted.
+        body: As it was decoded.
         unix_minus_ktime_ns: The clocks' difference when the facts were read.
     """
-    start_boot_ns = _number(body, "start_boot_ns")
+    start_boot_ns = _natural(body.get("start_boot_ns"))
     created_unix_ns = None
     if start_boot_ns is not None:
-        boot_offset_ns = _number(body, "boot_offset_ns") or 0
+        boot_offset_ns = _natural(body.get("boot_offset_ns")) or 0
         created_unix_ns = start_boot_ns - boot_offset_ns + unix_minus_ktime_ns
     return Facts(
-        comm=_text(body, "comm") or "",
+        comm=_text(body.get("comm")) or "",
         start_boot_ns=start_boot_ns,
         created_unix_ns=created_unix_ns,
-        ppid=_number(body, "ppid"),
-        vpid=_number(body, "vpid"),
-        exe=_text(body, "exe"),
-        command_args=_texts(body, "command_args", MAX_ARGS),
-        owner=_text(body, "owner"),
-        cgroups=_texts(body, "cgroups", MAX_CGROUPS),
+        ppid=_natural(body.get("ppid")),
+        vpid=_natural(body.get("vpid")),
+        exe=_text(body.get("exe")),
+        command_args=_texts(body.get("command_args", ()), MAX_ARGS),
+        owner=_text(body.get("owner")),
+        cgroups=_texts(body.get("cgroups", ()), MAX_CGROUPS),
         environment={
-            key: value
-            for key, value in _mapping(body, "env").items()
-            if isinstance(value, str) and len(value) <= MAX_CHARACTERS
+            key: value for key, value in body.get("env", {}).items() if len(value) <= MAX_CHARACTERS
         },
-        context=_plain_attributes(_mapping(body, "otel_context")),
-        container_id=_text(body, "mountinfo_container_id"),
+        context=_plain_attributes(body.get("otel_context") or {}),
+        container_id=_text(body.get("mountinfo_container_id")),
     )
 
 
-def host_of(info: Mapping[str, Any]) -> Host:
+def host_of(info: CaptureFacts) -> Host:
     """Return the host from the body of a CAPTURE record."""
-    host = _mapping(info, "host")
-    arch = _text(host, "arch")
+    host: HostFacts = info.get("host", {})
+    arch = _text(host.get("arch"))
     attributes = {
-        "host.name": _text(host, "name"),
-        "host.id": _text(host, "id"),
+        "host.name": _text(host.get("name")),
+        "host.id": _text(host.get("id")),
         "host.arch": _ARCHITECTURES.get(arch, arch) if arch else None,
         "os.type": "linux",
     }
     known = {key: value for key, value in attributes.items() if value}
-    return Host(_text(host, "boot_id") or "", known)
+    return Host(_text(host.get("boot_id")) or "", known)
 
 
 def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
@@ -252,25 +251,13 @@ def _plain_value(value: object) -> Any:  # noqa: ANN401 - any attribute value
             return None
 
 
-def _text(body: Mapping[str, Any], key: str) -> str | None:
-    value = body.get(key)
-    return value[:MAX_CHARACTERS] if isinstance(value, str) and value else None
+def _text(value: str | None) -> str | None:
+    return value[:MAX_CHARACTERS] if value else None
 
 
-def _number(body: Mapping[str, Any], key: str) -> int | None:
-    value = body.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-        return value
-    return None
+def _natural(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
 
 
-def _texts(body: Mapping[str, Any], key: str, limit: int) -> tuple[str, ...]:
-    value = body.get(key)
-    if not isinstance(value, list | tuple):
-        return ()
-    return tuple(item[:MAX_CHARACTERS] for item in value[:limit] if isinstance(item, str))
-
-
-def _mapping(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = body.get(key)
-    return value if isinstance(value, Mapping) else {}
+def _texts(values: Sequence[str], limit: int) -> tuple[str, ...]:
+    return tuple(value[:MAX_CHARACTERS] for value in values[:limit])

@@ -27,6 +27,7 @@ from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.wire.bodies import CaptureFacts, ProcessFacts
 
 MAX_PROGRAMS = 8192
 MAX_DEAD = 512
@@ -108,14 +109,14 @@ class ProcessTable:
             program = self._put(key, self._facts.get(key, Facts())._replace(comm=comm))
         return program
 
-    def learn_host(self, info: Mapping[str, Any]) -> None:
+    def learn_host(self, info: CaptureFacts) -> None:
         """Set the capture's host; every process is on it."""
         self._host = host_of(info)
         for key in list(self._programs):
             self._put(key, self._facts[key])
 
     def learn_facts(
-        self, pid: int, program_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
+        self, pid: int, program_ktime_ns: int, ktime_ns: int, body: ProcessFacts
     ) -> Program:
         """Add the facts from /proc; facts that are missing stay as they were."""
         key = (pid, program_ktime_ns)

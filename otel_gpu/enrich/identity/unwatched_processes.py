@@ -1,20 +1,20 @@
 """Names of unwatched processes: command, container, pod, systemd unit and user, from /proc."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from otel_gpu.enrich.identity.attributes import facts_of
 from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
 from otel_gpu.enrich.identity.identities import Program, Who
 from otel_gpu.procfs.redaction import mask_secrets
+from otel_gpu.wire.bodies import ProcessFacts
 
 MAX_CHARACTERS = 256
 # The deepest one: a service of a user's manager is inside that manager's own.
 _UNIT = re.compile(r"[^/]+\.(?:service|scope)(?=/|$)")
 
 
-def who_of_facts(pid: int, body: Mapping[str, Any]) -> Who:
+def who_of_facts(pid: int, body: ProcessFacts) -> Who:
     """Return the names of a process, from the body of a CULPRIT or PROCESS record."""
     facts = facts_of(body, 0)
     # Masked when it was captured; a recording can come from elsewhere.

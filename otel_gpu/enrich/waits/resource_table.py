@@ -1,11 +1,9 @@
 """What threads waited for, by the ids in records."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.bodies import ResourceFacts
 from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384
@@ -55,10 +53,10 @@ def reason_for(reason: WaitReason, resource: Resource | None) -> WaitReason:
     return reason
 
 
-def resource_of(facts: Mapping[str, Any]) -> Resource:
-    """Return the resource in the body of a RESOURCE record, which was checked on decoding."""
+def resource_of(facts: ResourceFacts) -> Resource:
+    """Return the resource in the body of a RESOURCE record."""
     return Resource(
-        kind=facts.get("kind", "other"),
+        kind=facts["kind"],
         name=facts.get("name", "")[:MAX_CHARACTERS],
         file_system=facts.get("file_system", "")[:MAX_CHARACTERS],
         mount=facts.get("mount", "")[:MAX_CHARACTERS],

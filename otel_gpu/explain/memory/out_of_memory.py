@@ -24,7 +24,6 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import OutOfMemoryActivity
-from otel_gpu.enrich.blocks import blocks_of, segments_of
 from otel_gpu.enrich.identity.attributes import VARIABLE_PREFIX
 from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.explain.chains import Cause, Chain, Effect, Evidence, Failure
@@ -294,7 +293,7 @@ def _live_holders(
 
 
 def _known_sizes(activity: OutOfMemoryActivity) -> Iterator[tuple[int, int]]:
-    for _, size_bytes, stack in blocks_of(activity.map):
+    for _, size_bytes, stack in activity.map["blocks"] if activity.map else ():
         if stack in activity.stacks:
             yield stack, size_bytes
 
@@ -331,9 +330,11 @@ def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
 
 def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> Iterator[Segment]:
     """Yield the segments of a map with their blocks. Segments that grew are merged."""
-    blocks = sorted(blocks_of(activity.map))
+    if activity.map is None:
+        return
+    blocks = sorted(activity.map["blocks"])
     at = 0
-    for address, size_bytes in _merged(segments_of(activity.map), is_one=is_expandable):
+    for address, size_bytes in _merged(activity.map["segments"], is_one=is_expandable):
         inside: list[Block] = []
         while at < len(blocks) and blocks[at][0] < address:
             at += 1

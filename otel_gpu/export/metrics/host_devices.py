@@ -1,14 +1,14 @@
 """Readings of the host's devices as metrics; see ``wire.device_bodies``."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Literal
 
 from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.limits.recent import Recent
-from otel_gpu.wire.device_bodies import MAX_DEVICES
+from otel_gpu.wire.device_bodies import MAX_DEVICES, GpuReading, MemorySizes
 
 _GPU = ((semconv.HW_TYPE, "gpu"),)
 _TASKS = ("general", "encoder", "decoder")
@@ -17,8 +17,16 @@ _HZ_PER_MHZ = 1_000_000
 # Distinct kinds of errors, of all devices, and the key of further ones.
 _MAX_XIDS = 1024
 _OTHERS = ("", 0)
+_Figure = Literal[
+    "power_mw",
+    "energy_mj",
+    "clock_mhz",
+    "clock_limit_mhz",
+    "temperature_c",
+    "memory_temperature_c",
+]
 # Figures that are a metric each, with the factor to its unit.
-_PLAIN = (
+_PLAIN: tuple[tuple[_Figure, semconv.Instrument, float, Attributes], ...] = (
     ("power_mw", semconv.METRIC_HW_POWER, 1e-3, _GPU),
     ("energy_mj", semconv.METRIC_HW_ENERGY, 1e-3, _GPU),
     ("clock_mhz", semconv.METRIC_GPU_CLOCK_FREQUENCY, _HZ_PER_MHZ, ()),
@@ -43,8 +51,6 @@ _ACTIVITIES = {
     "dram_activity": semconv.METRIC_GPU_DRAM_ACTIVITY,
 }
 
-Gpu = Mapping[str, Any]
-
 
 class HostDevices:
     """The latest reading of each device of the host; a removed device keeps only its state."""
@@ -55,7 +61,7 @@ class HostDevices:
         self._failed: Mapping[str, int] = {}
         self._is_late = False
         # By index: a lost device does not report which one it is.
-        self._gpus: dict[int, Gpu] = {}
+        self._gpus: dict[int, GpuReading] = {}
         self._attributes: dict[int, Attributes] = {}
         # By the bus address: attributes of the device, and counts of each XID.
         self._places: Recent[str, Attributes] = Recent(MAX_DEVICES)
@@ -100,9 +106,10 @@ class HostDevices:
                 # Its identity was never read.
                 continue
             has_failed = self._is_late or gpu.get("is_lost", False)
-            for state, value in ((_OK, not has_failed), (_FAILED, has_failed)):
+            for state, is_in_it in ((_OK, not has_failed), (_FAILED, has_failed)):
                 attributes = (*device, *_GPU, (semconv.HW_STATE, state))
-                yield Measurement(semconv.METRIC_HW_STATUS, attributes, (index, state), int(value))
+                source = (index, state)
+                yield Measurement(semconv.METRIC_HW_STATUS, attributes, source, int(is_in_it))
             for instrument, attributes, value in _figures(gpu):
                 yield Measurement(instrument, (*device, *attributes), (index, attributes), value)
             yield from _parts(gpu, device, index)
@@ -114,7 +121,9 @@ class HostDevices:
     def of_process(self, pid: int) -> Iterator[Measurement]:
         """Yield the driver's figures of a process, device by device."""
         for index, device in self._attributes.items():
-            for process in self._gpus.get(index, {}).get("processes", ()):
+            if index not in self._gpus:
+                continue
+            for process in self._gpus[index].get("processes", ()):
                 if process["pid"] != pid:
                     continue
                 if "memory_bytes" in process:
@@ -125,7 +134,7 @@ class HostDevices:
                     yield Measurement(used, device, index, process["sm_percent"] / 100)
 
 
-def _identify(gpu: Gpu, driver: str) -> Attributes:
+def _identify(gpu: GpuReading, driver: str) -> Attributes:
     pairs = (
         (semconv.HW_ID, gpu.get("uuid", "")),
         (semconv.HW_VENDOR, "NVIDIA"),
@@ -138,7 +147,7 @@ def _identify(gpu: Gpu, driver: str) -> Attributes:
     return (*known, (semconv.CUDA_DEVICE_INDEX, gpu["index"]))
 
 
-def _figures(gpu: Gpu) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
+def _figures(gpu: GpuReading) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
     for name, instrument, factor, attributes in _PLAIN:
         if name in gpu:
             yield instrument, attributes, gpu[name] * factor
@@ -157,11 +166,11 @@ def _figures(gpu: Gpu) -> Iterator[tuple[semconv.Instrument, Attributes, float]]
     for link, direction, size_bytes in gpu.get("io_bytes", ()):
         attributes = ((semconv.NETWORK_IO_DIRECTION, direction), (semconv.GPU_LINK, link))
         yield semconv.METRIC_HW_GPU_IO, attributes, size_bytes
-    for name, share in gpu.get("activity", {}).items():
-        yield _ACTIVITIES[name], (), share
+    for activity, share in gpu.get("activity", {}).items():
+        yield _ACTIVITIES[activity], (), share
 
 
-def _memory(sizes: Mapping[str, int]) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
+def _memory(sizes: MemorySizes) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
     limit, usage = sizes.get("limit"), sizes.get("usage")
     if limit is not None:
         yield semconv.METRIC_HW_GPU_MEMORY_LIMIT, (), limit
@@ -171,7 +180,7 @@ def _memory(sizes: Mapping[str, int]) -> Iterator[tuple[semconv.Instrument, Attr
             yield semconv.METRIC_HW_GPU_MEMORY_UTILIZATION, (), usage / limit
 
 
-def _parts(gpu: Gpu, device: Attributes, index: int) -> Iterator[Measurement]:
+def _parts(gpu: GpuReading, device: Attributes, index: int) -> Iterator[Measurement]:
     """The memory of MIG devices, as parts of the device."""
     own_names = {semconv.HW_ID, semconv.CUDA_DEVICE_UUID, semconv.HW_SERIAL_NUMBER}
     shared = tuple(pair for pair in device if pair[0] not in own_names)

@@ -296,7 +296,7 @@ class MetricStore:
         """Set how many spans were dropped, by reason; newer than the agent's last status."""
         with self._lock:
             agent = self._host.agent
-            agent.status = {**agent.status, "dropped": counts}
+            agent.status = {**agent.status, "dropped": dict(counts)}
 
     def _observe_calls(self) -> None:
         # One thread observes while others collect, so more can arrive at the same time.

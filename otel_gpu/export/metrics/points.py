@@ -28,6 +28,7 @@ from opentelemetry.sdk.metrics import export as sdk
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.state.differences import aggregate_since
+from otel_gpu.wire.bodies import Buckets
 from otel_gpu.wire.readings import Aggregate
 
 _NS_PER_SECOND = 10**9
@@ -68,14 +69,14 @@ def read_layouts(capture: CaptureActivity) -> Mapping[str, HistogramLayout]:
     """Return the layouts of RECORD_CAPTURE by unit; ``wire/histogram_layout.py`` writes them."""
     layout = capture.info["layout"]
     return {
-        "s": _read_layout(layout["durations"], "bounds_ns"),
-        "By": _read_layout(layout["sizes"], "bounds_bytes"),
+        "s": _read_layout(layout["durations"], layout["durations"].get("bounds_ns")),
+        "By": _read_layout(layout["sizes"], layout["sizes"].get("bounds_bytes")),
     }
 
 
-def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> HistogramLayout:
-    if layout["kind"] == "explicit":
-        return HistogramLayout(0, 0, tuple(layout[bounds_field]))
+def _read_layout(layout: Buckets, bounds: Sequence[int] | None) -> HistogramLayout:
+    if bounds is not None and layout["kind"] == "explicit":
+        return HistogramLayout(0, 0, tuple(bounds))
     return HistogramLayout(layout["scale"], layout["offset"], None)
 
 

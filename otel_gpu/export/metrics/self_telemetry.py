@@ -11,6 +11,7 @@ from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.wire.bodies import CountField, CountsField
 
 _MAX_LIBRARIES = 256
 
@@ -48,13 +49,12 @@ _DROPPED_STACKS = (
 )
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
 # Figures of the agent's status, with their instruments and the attribute of their parts.
-_FIGURES = (
+_FIGURES: tuple[tuple[CountsField, Instrument, str], ...] = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("preload", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("files", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
     ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
-    ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),
     ("errors", semconv.METRIC_OTEL_GPU_ERRORS, semconv.OTEL_GPU_PLACE),
     ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED, semconv.OTEL_GPU_PLACE),
     ("cache_entries", semconv.METRIC_OTEL_GPU_CACHE_ENTRIES, semconv.OTEL_GPU_CACHE),
@@ -62,7 +62,7 @@ _FIGURES = (
     ("cache_released", semconv.METRIC_OTEL_GPU_CACHE_RELEASED, semconv.OTEL_GPU_CACHE),
     ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF, semconv.OTEL_GPU_PLACE),
 )
-_SUMS = (
+_SUMS: tuple[tuple[CountField, Instrument], ...] = (
     ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
     ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
     ("preload_calls", semconv.METRIC_OTEL_GPU_PRELOAD_CALLS),
@@ -89,18 +89,19 @@ class SelfTelemetry(AgentReadings):
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
         """Yield every figure, including zeros: a loss of 0 is information."""
-        for name, instrument, attributes in _COUNTERS:
-            if name in self.counters:
-                yield Measurement(instrument, attributes, name, self.counters[name])
-        figures = {**self.status, "dropped_series": dropped_series}
+        for counter, instrument, attributes in _COUNTERS:
+            if counter in self.counters:
+                yield Measurement(instrument, attributes, counter, self.counters[counter])
         for field, instrument, attribute in _FIGURES:
-            yield from _each(instrument, attribute, figures.get(field, {}))
+            yield from _each(instrument, attribute, self.status.get(field, {}))
+        dropped = semconv.METRIC_OTEL_GPU_SERIES_DROPPED
+        yield from _each(dropped, semconv.REASON, dropped_series)
         for (instrument, attribute, value), count in self.explained.items():
             yield from _each(instrument, attribute, {value: count})
         yield from self._stacks(self.status.get("stacks", {}))
-        for field, instrument in _SUMS:
-            if field in self.status:
-                yield Measurement(instrument, (), field, self.status[field])
+        for name, instrument in _SUMS:
+            if name in self.status:
+                yield Measurement(instrument, (), name, self.status[name])
         library = semconv.OTEL_GPU_LIBRARY_PATH
         by_probes, by_programs = self._coverage()
         yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, by_probes)

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.flight_recorder.dump import Dump, ProcessGroup, read_dump
 from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError
+from otel_gpu.wire.bodies import CaptureFacts, ProcessFacts
 from otel_gpu.wire.communicators import (
     Communicator,
     CommunicatorKey,
@@ -78,7 +79,7 @@ class FlightRecorderCapture:
         """Yield how far each rank is; see ``importers.ForeignCapture``."""
         times = [dump.first_unix_ns for dump in self._dumps.values() if dump.first_unix_ns]
         start_ns = min(times, default=min(dump.file_unix_ns for dump in self._dumps.values()))
-        info = {
+        info: CaptureFacts = {
             "layout": self._layout,
             "mode": "import",
             "source": self.tally.source,
@@ -99,7 +100,7 @@ class FlightRecorderCapture:
     ) -> Iterator[Event]:
         # A dump does not say its process: no process has a pid below 0.
         pid = -1 - rank
-        facts: dict[str, Any] = {
+        facts: ProcessFacts = {
             "comm": f"rank {rank}",
             "env": {"RANK": str(rank), "WORLD_SIZE": str(self._size)},
             "otel_context": {"service.name": _SERVICE},

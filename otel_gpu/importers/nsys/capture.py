@@ -19,10 +19,12 @@ from otel_gpu.importers.nsys.tables import (
     Tables,
 )
 from otel_gpu.importers.sqlite_source import SqliteSource, require
+from otel_gpu.wire.bodies import CaptureFacts
 from otel_gpu.wire.device_activity import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.wire.frames import clean
 from otel_gpu.wire.histogram_layout import layout_description
+from otel_gpu.wire.json_body import Scalar
 
 _TOOL: Final = "Nsight Systems"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
@@ -96,7 +98,7 @@ class NsysCapture:
             raise RecordingError(f"{self._path}: its tables of devices and calls are empty")
         start_ns, end_ns = _extent(parts)
         base_unix_ns, is_dated = self._base_unix_ns(end_ns)
-        info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+        info: CaptureFacts = {"layout": self._layout, "mode": "import", "source": self.tally.source}
         yield Capture(base_unix_ns + start_ns, info)
         yield Clock(base_unix_ns + start_ns, base_unix_ns + start_ns)
         programs = dict(tables.select("PROCESSES", "pid", "name"))
@@ -166,9 +168,9 @@ class NsysCapture:
         )
         return max(0, self._path.stat().st_mtime_ns - end_ns), False
 
-    def _described(self) -> dict[str, object]:
+    def _described(self) -> dict[str, Scalar]:
         said = dict(self._tables.select("META_DATA_EXPORT", "name", "value"))
-        found: dict[str, object] = {"tool": _TOOL}
+        found: dict[str, Scalar] = {"tool": _TOOL}
         for name, key in (
             ("EXPORT_PRODUCT_VERSION", "version"),
             ("EXPORT_SCHEMA_VERSION", "schema"),

@@ -12,6 +12,7 @@ from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
+from otel_gpu.wire.bodies import CaptureFacts
 from otel_gpu.wire.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.wire.frames import clean
 from otel_gpu.wire.histogram_layout import layout_description
@@ -72,7 +73,7 @@ class SnapshotCapture:
         end_ns = max(times, default=self._file_unix_ns)
         if not times:
             self.tally.notes.append("The file says no times: that of the file stands for them.")
-        info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+        info: CaptureFacts = {"layout": self._layout, "mode": "import", "source": self.tally.source}
         yield Capture(start_ns, info)
         yield Clock(start_ns, start_ns)
         stacks = self._shapes.stacks()

@@ -13,6 +13,7 @@ from otel_gpu.importers.import_counts import HOST_WORK, ImportCounts
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
+from otel_gpu.wire.bodies import CaptureFacts
 from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.wire.frames import clean
@@ -53,7 +54,11 @@ class TraceCapture:
         for number, path in enumerate(self._paths):
             read, start_ns = self._read(path)
             if not number:
-                info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+                info: CaptureFacts = {
+                    "layout": self._layout,
+                    "mode": "import",
+                    "source": self.tally.source,
+                }
                 yield Capture(start_ns, info)
                 yield Clock(start_ns, start_ns)
             yield read

@@ -11,6 +11,7 @@ from otel_gpu.mcp.tool import Answer, fields_of, since, tool
 from otel_gpu.report.document import Document, ProcessKey, ProcessReport, key_of
 from otel_gpu.report.health import Health
 from otel_gpu.report.render.text.tables import load_lines
+from otel_gpu.wire.bodies import CaptureFacts, ProbedLibrary
 
 _MAX_NOTES = 50
 _PROBES = ("library", "symbols", "failed")
@@ -37,7 +38,7 @@ def get_check(capture: ServedCapture, served: ServedDocument) -> Answer:
         "not_known": first_of(_not_known(served), _MAX_NOTES),
         "covered": _covered(document, health),
         "probes": first_of(list(map(_library, health.probes.values())), _SHOWN, _PROBES),
-        "capture": _made(health.capture),
+        "capture": _made(health.capture) if health.capture else {"mode": "unknown"},
         "agent": _agent(health),
         "host": list(map(sanitize, load_lines(document.load)[:_SHOWN])) if document.load else [],
     }
@@ -71,50 +72,44 @@ def _counted(health: Health, name: str) -> int | None:
     return health.counters.get(name, 0) if health.counters else None
 
 
-def _library(info: Mapping[str, Any]) -> list[object]:
-    failed = info.get("failed")
-    return [
-        name_of(info.get("library", "")),
-        _number(info.get("symbols")),
-        len(failed) if isinstance(failed, list | tuple) else 0,
-    ]
+def _library(info: ProbedLibrary) -> list[object]:
+    return [name_of(info["library"]), info.get("symbols", 0), len(info.get("failed", ()))]
 
 
-def _made(info: Mapping[str, Any]) -> dict[str, Any]:
+def _made(info: CaptureFacts) -> dict[str, Any]:
     found: dict[str, Any] = {"mode": name_of(info.get("mode", "unknown"))}
-    for part in ("agent", "host", "settings", "source"):
-        values = info.get(part)
-        if isinstance(values, Mapping):
+    parts: tuple[tuple[str, Mapping[str, object] | None], ...] = (
+        ("agent", info.get("agent")),
+        ("host", info.get("host")),
+        ("settings", info.get("settings")),
+        ("source", info.get("source")),
+    )
+    for part, values in parts:
+        if values is not None:
             found[part] = {
                 name_of(name): value if isinstance(value, int | float | bool) else name_of(value)
                 for name, value in list(values.items())[:_SHOWN]
             }
-    unknown = info.get("unknown")
-    if isinstance(unknown, list | tuple):
-        found["cannot_tell"] = [name_of(what) for what in unknown[:_SHOWN]]
+    if "unknown" in info:
+        found["cannot_tell"] = [name_of(what) for what in info["unknown"][:_SHOWN]]
     return found
 
 
 def _agent(health: Health) -> dict[str, Any] | None:
     if not health.status:
         return None
-    cpu_ns = _number(health.status.get("cpu_ns"))
-    used_ns = cpu_ns - _number(health.first_status.get("cpu_ns"))
+    cpu_ns = health.status.get("cpu_ns", 0)
+    used_ns = cpu_ns - health.first_status.get("cpu_ns", 0)
     length_ns = health.last_unix_ns - health.first_unix_ns
-    dropped = health.status.get("dropped")
     return {
         "cpu_us": micros(cpu_ns),
         "cpu_share_of_a_core": round(used_ns / length_ns, 4) if length_ns > 0 else None,
-        "rss_bytes": _number(health.status.get("rss_bytes")),
-        "dropped": {name_of(k): _number(v) for k, v in list(dropped.items())[:_SHOWN]}
-        if isinstance(dropped, Mapping)
-        else {},
+        "rss_bytes": health.status.get("rss_bytes", 0),
+        "dropped": {
+            name_of(reason): count
+            for reason, count in list(health.status.get("dropped", {}).items())[:_SHOWN]
+        },
     }
-
-
-def _number(value: Any) -> int:  # noqa: ANN401 -- whatever JSON held
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return round(value) if is_number and abs(value) < 1e18 else 0  # noqa: PLR2004
 
 
 @tool("Processes")

@@ -6,7 +6,7 @@ written at the end of a chunk, so a reader can begin at any chunk.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
@@ -19,8 +19,9 @@ from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import from_json, to_json
+from otel_gpu.recorder.text import to_json
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.bodies import MEMORY_MAP, MemoryMapFacts
 from otel_gpu.wire.probe_table import Api
 
 MAX_HOLDERS: Final = 16_384
@@ -121,16 +122,13 @@ class HeldMemory:
         self._count -= len(known.holders)
 
 
-def _map_text(info: Mapping[str, Any]) -> str | None:
+def _map_text(info: MemoryMapFacts) -> str | None:
     # A map that is too large loses half of its blocks until it fits.
-    text, blocks = to_json(info), info.get("blocks")
-    while text is None and isinstance(blocks, list | tuple) and blocks:
-        left, blocks = len(blocks), blocks[: len(blocks) // 2]
-        info = {
-            **info,
-            "blocks": blocks,
-            "left_out": int(info.get("left_out") or 0) + left - len(blocks),
-        }
+    text = to_json(info)
+    while text is None and info["blocks"]:
+        kept = info["blocks"][: len(info["blocks"]) // 2]
+        left_out = info["left_out"] + len(info["blocks"]) - len(kept)
+        info = {**info, "blocks": kept, "left_out": left_out}
         text = to_json(info)
     return text
 
@@ -165,7 +163,7 @@ def read_failure(
     event = _restore(columns)
     api: Api | None = dictionary.api(event.api) if event.api else None
     try:
-        memory_map = None if text is None else from_json(text, dict)
+        memory_map = None if text is None else MEMORY_MAP.parse(text.encode())
     except ValueError:
         return None
     find: Callable[[int | None], CallStack | None] = dictionary.program_stack

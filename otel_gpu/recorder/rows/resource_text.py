@@ -2,11 +2,10 @@
 
 import functools
 
-from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.waits.resource_table import resource_of
 from otel_gpu.recorder.text import to_json
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.bodies import RESOURCE
 
 _REMEMBERED = 1024
 
@@ -24,6 +23,6 @@ def read_resource(text: str | None) -> Resource | None:
     if text is None:
         return None
     try:
-        return resource_of(parse_body(wire.RECORD_RESOURCE, text.encode()))
-    except (TypeError, ValueError):
+        return resource_of(RESOURCE.parse(text.encode()))
+    except ValueError:
         return None

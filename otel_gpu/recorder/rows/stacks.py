@@ -7,12 +7,11 @@ untrusted recordings.
 
 from collections.abc import Sequence
 
-from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
 from otel_gpu.recorder.text import clean, to_json
-from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
+from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, USER_STACK
 from otel_gpu.wire.frames import Frame
 
 # Frames to try until they fit: three always do, also with the longest names.
@@ -34,18 +33,10 @@ def read_stack(document: str) -> CallStack:
     Raises:
         ValueError: It is invalid.
     """
-    try:
-        body = parse_body(wire.RECORD_USER_STACK, document.encode())
-    except TypeError as error:
-        raise ValueError("not a stack") from error
-    frames = tuple(map(Frame._make, body["frames"]))
+    body = USER_STACK.parse(document.encode())
+    frames = tuple(map(Frame._make, body.frames))
     return CallStack(
-        body["stack"],
-        frames,
-        body["complete"],
-        body["native"],
-        body["python"],
-        find_place(frames),
+        body.stack, frames, body.complete, body.native, body.python, find_place(frames)
     )
 
 

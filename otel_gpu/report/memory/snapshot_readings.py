@@ -32,6 +32,7 @@ from otel_gpu.state.memory.layout import segments_before
 from otel_gpu.state.memory.stacks import stack_numbered
 from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.bodies import MemoryMapFacts
 from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot
 
 MAX_MAPPED: Final = 4_096
@@ -157,19 +158,21 @@ class _Moments:
             if block.state is not BlockState.FREE
         ]
         used.sort(key=lambda block: (-block[1], block[0]))
-        shown, stacks = used[:MAX_MAPPED], dict[int, CallStack]()
+        # A file of an older PyTorch states no addresses of blocks.
+        placed = [block for block in used if block[0] >= 0]
+        shown, stacks = placed[:MAX_MAPPED], dict[int, CallStack]()
         mapped = []
         for address, size_bytes, number in shown:
             found = self._stack(number)
             key = found.id if found else 0
-            mapped.append([address, size_bytes, key])
+            mapped.append((address, size_bytes, key))
             if found:
                 stacks[key] = found
-        info = {
-            "segments": [[one.address, one.size_bytes] for one in segments],
+        info: MemoryMapFacts = {
+            "segments": [(one.address, one.size_bytes) for one in segments if one.address >= 0],
             "blocks": mapped,
             "left_out": len(used) - len(shown),
-            "smallest_bytes": shown[-1][1] if len(used) > len(shown) else 0,
+            "smallest_bytes": shown[-1][1] if len(placed) > len(shown) else 0,
         }
         found_ids = self._ids.of_out_of_memory(event)
         return OutOfMemoryActivity(

@@ -157,8 +157,8 @@ class ActivityTracks:
 
     def _draw_load(self, activity: PressureActivity) -> None:
         load = activity.info.get("load1")
-        if isinstance(load, int | float) and self._wants(HOST, activity.unix_ns):
-            values = {"threads": float(load)}
+        if load is not None and self._wants(HOST, activity.unix_ns):
+            values = {"threads": load}
             self._drawing.level(Level(HOST, "host", "load", activity.unix_ns, values))
 
     def _draw_stall(self, activity: StallActivity) -> None:

@@ -134,9 +134,7 @@ class TopModel:
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        host = activity.info.get("host")
-        name = host.get("name") if isinstance(host, Mapping) else None
-        self._host = name if isinstance(name, str) else ""
+        self._host = activity.info.get("host", {}).get("name", "")
 
     def _end_interval(self, unix_ns: int) -> None:
         # Readings are not made to the millisecond: two of them are two seconds apart, or not quite.

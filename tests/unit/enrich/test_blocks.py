@@ -159,14 +159,3 @@ def test_a_request_waits_no_longer_than_its_stream(enricher):
     (found,) = enricher.enrich([failed()])
 
     assert found.event.asked_bytes == 256
-
-
-@pytest.mark.parametrize(
-    "rows", [None, 7, [[1]], [["a", 1, 2]], [[-1, 2, 3]], [[True, 1, 1]], ["abc"]]
-)
-def test_a_map_of_another_form_says_nothing(enricher, rows):
-    """What a forged recording says is no number, and is not counted."""
-    event = MemoryMap(110, 5, 42, 1, {"blocks": rows, "segments": rows})
-    (found,) = stream(enricher, failed(), event)
-
-    assert found.stacks == {}

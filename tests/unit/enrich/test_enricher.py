@@ -32,7 +32,7 @@ from otel_gpu.enrich.pending_events import MAX_HELD
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.faults import Faults
-from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryTotals, OutOfMemory
+from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryMap, MemoryTotals, OutOfMemory
 from otel_gpu.wire.communicators import Communicator, CommunicatorKey, QueuedCollective, Signature
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import (
@@ -579,31 +579,31 @@ def test_every_kind_of_event_is_known():
 small = st.integers(0, 3)
 moment = st.integers(0, 200) | st.integers(0, (1 << 64) - 1)
 text = st.text(max_size=8)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
-    max_leaves=8,
-)
+# What the decoder lets through: of the fields that the name resolver reads.
+number = st.none() | st.integers(-(1 << 63), (1 << 63) - 1)
+scalar = st.none() | st.booleans() | number | st.floats(allow_nan=False) | text
 FACTS = st.fixed_dictionaries(
-    {},
-    optional=dict.fromkeys(
-        (
-            "start_boot_ns",
-            "boot_offset_ns",
-            "ppid",
-            "vpid",
-            "exe",
-            "command_args",
-            "comm",
-            "owner",
-            "cgroups",
-            "env",
-            "otel_context",
-            "mountinfo_container_id",
-            "host",
+    {"kind": st.sampled_from(["file", "tcp", "other"])},
+    optional={
+        **dict.fromkeys(("start_boot_ns", "boot_offset_ns", "ppid", "vpid"), number),
+        **dict.fromkeys(("exe", "owner", "mountinfo_container_id"), st.none() | text),
+        **dict.fromkeys(("command_args", "cgroups"), st.lists(text, max_size=3)),
+        "comm": text,
+        "env": st.dictionaries(text, text, max_size=3),
+        "otel_context": st.none()
+        | st.dictionaries(text, scalar | st.lists(scalar, max_size=3), max_size=3),
+        "host": st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("name", "id", "arch", "boot_id"), st.none() | text)
         ),
-        JSON,
-    ),
+    },
+)
+MAPS = st.fixed_dictionaries(
+    {
+        "segments": st.lists(st.tuples(small, small), max_size=2),
+        "blocks": st.lists(st.tuples(small, small, small), max_size=2),
+        "left_out": small,
+        "smallest_bytes": small,
+    }
 )
 BY_FIELD = {
     "comm": text,
@@ -644,7 +644,9 @@ def any_of(kind):
     return st.builds(
         kind,
         **{
-            name: BY_FIELD.get(name, moment if "ktime" in name else small)
+            name: MAPS
+            if (kind, name) == (MemoryMap, "info")
+            else BY_FIELD.get(name, moment if "ktime" in name else small)
             for name in kind._fields
             if name not in NESTED
         },

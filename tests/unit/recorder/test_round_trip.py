@@ -113,6 +113,15 @@ def waits(at_s, ns):
     )
 
 
+def memory_map(blocks, segments=(), left_out=0):
+    return {
+        "segments": list(segments),
+        "blocks": blocks,
+        "left_out": left_out,
+        "smallest_bytes": 0,
+    }
+
+
 def memory(at_s, size=3 * MIB):
     """Readings of two devices, with and without a stack, and a request that failed."""
     there, api = (1 << 64) - 7, APIS_BY_NAME["cudaMalloc"].number
@@ -120,7 +129,7 @@ def memory(at_s, size=3 * MIB):
         (5, holder(size), line_stack(12)),
         (there, holder(-4, 0, size)._replace(large_live_bytes=0), None),
     )
-    where = {"segments": [[1 << 47, size]], "blocks": [[1 << 47, 512, there]], "left_out": 3}
+    where = memory_map([(1 << 47, 512, there)], segments=[(1 << 47, size)], left_out=3)
     return [
         blocks(TRAINER, at_s, said(size, 2 * size, unequal=2), held),
         blocks(TRAINER, at_s, None, held[:1], number=1, device=None),
@@ -313,7 +322,7 @@ def make(op, number, totals):
             [(n, holder(number), line_stack(n)) for n in range(number % 4)],
             number=number % 2,
         ),
-        "failed": lambda: out_of_memory(process, at_s, number, map={"blocks": [[1, 2, number]]}),
+        "failed": lambda: out_of_memory(process, at_s, number, map=memory_map([(1, 2, number)])),
         "sent": lambda: ResourceActivity(T0 + round(at_s * SECOND), SHARE, number),
     }
     return makers[kind]()

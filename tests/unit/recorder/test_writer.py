@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.days import day
 from otel_gpu import wire
+from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
@@ -19,6 +20,7 @@ from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.recorder.rows import chains as blame
 from otel_gpu.recorder.writer import StoreWriter
 from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.histogram_layout import layout_description
 from tests.activities import (
     SECOND,
     T0,
@@ -355,15 +357,14 @@ def test_closing_twice_is_closing_once(tmp_path):
 
 def test_a_capture_without_facts_is_one_all_the_same(tmp_path):
     """From an importer, or a recording of a later version."""
-    odd = CaptureActivity(T0, {"layout": {"durations": {"kind": "magic"}}, "host": 5}, NO_SEED)
+    odd = CaptureActivity(T0, {"layout": layout_description(Config())}, NO_SEED)
     path = write(tmp_path / "store.db", [odd, *some_calls(2)])
 
     assert ask(path, "SELECT host, boot_id, version FROM captures") == [("", "", "")]
     with StoreReader(path) as reader:
         found = list(reader.activities())
-        # It is no capture that anything could be explained by.
         assert reader.rejected == {}
-    assert len(found) == 2
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("functions", [(), ("a",), tuple(f"f{n}" for n in range(24))])

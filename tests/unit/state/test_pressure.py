@@ -1,4 +1,4 @@
-"""The load of the host, from readings that may be anything."""
+"""The load of the host in a window."""
 
 import pytest
 
@@ -66,18 +66,9 @@ def test_no_reading_is_no_load():
     assert load_of() is None
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
-        {},
-        {"psi": 5, "cgroups": [], "load1": "high", "cpus": None},
-        {"psi": {"cpu": 3}, "cgroups": {"/a": 1}, "cpus": True},
-        {"psi": {"cpu": {"some_total_us": float("inf")}}, "load1": float("nan")},
-        {"cgroups": {"/a": {"throttled_ns": 10**400}}, "swap_in_pages": -5},
-    ],
-)
-def test_a_damaged_reading_is_no_figure(info):
-    """Recordings come from strangers."""
+@pytest.mark.parametrize("info", [{}, {"psi": {"cpu": {}}, "cgroups": {"/a": {}}}])
+def test_fields_that_are_missing_count_as_zero(info):
+    """A recording of another version can lack some."""
     load = load_of(reading(0), reading(1, **info), reading(2, **info))
 
     assert load._replace(stalled={}) == Load(0.0, 0, {}, 0, 0, ())

@@ -83,8 +83,11 @@ def test_a_request_may_ask_for_anything():
 def test_a_map_says_whose_it_is():
     """Its body is as it was sent."""
     record = json_record(wire.RECORD_MEMORY_MAP, 5, MAP, pid=4, program_ktime_ns=3)
+    segments, blocks = (list(map(tuple, MAP[name])) for name in ("segments", "blocks"))
 
-    assert decoded(record) == [MemoryMap(5, 3, 4, 1, MAP)]
+    assert decoded(record) == [
+        MemoryMap(5, 3, 4, 1, MAP | {"segments": segments, "blocks": blocks})
+    ]
 
 
 @pytest.mark.parametrize(

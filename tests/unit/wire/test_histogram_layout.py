@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm
 from otel_gpu import wire
 from otel_gpu.errors import ConfigError
 from otel_gpu.options import Config, HistogramsConfig
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire import bodies
 from otel_gpu.wire.histogram_layout import duration_bounds_ns, layout_description, size_bounds_bytes
 
 EXPONENTIAL = Config()
@@ -92,4 +92,4 @@ def test_the_description_is_one_that_recordings_accept(config):
     layout = layout_description(config)
     body = json.dumps({"host": {}, "layout": layout}).encode()
 
-    assert parse_body(wire.RECORD_CAPTURE, body)["layout"] == layout
+    assert bodies.CAPTURE.parse(body)["layout"] == layout

@@ -7,12 +7,11 @@ import threading
 import time
 
 import pytest
+from msgspec import ValidationError
 
-from otel_gpu import wire
 from otel_gpu.capture.host import polling_thread
 from otel_gpu.capture.host.fabric import FabricReader, Ports
-from otel_gpu.wire.bodies import parse_body
-from otel_gpu.wire.fabric_bodies import MAX_PORTS
+from otel_gpu.wire.fabric_bodies import FABRIC, MAX_PORTS
 from tests.adapters import write_port
 
 SAID = {
@@ -44,7 +43,7 @@ SAID = {
 def read(root):
     """Return a reading, which a recording would accept."""
     info = Ports(str(root)).read()
-    assert parse_body(wire.RECORD_FABRIC, json.dumps(info).encode()) == info
+    assert FABRIC.parse(json.dumps(info).encode()) == info
     return info
 
 
@@ -248,7 +247,7 @@ def test_a_read_that_does_not_come_back_is_late(tmp_path, reading, monkeypatch):
     assert [one.info["late"] for one in found] == [1] * len(found)
     assert not found[-1].info["is_late"]
     for one in (late, *found):
-        parse_body(wire.RECORD_FABRIC, json.dumps(one.info).encode())
+        FABRIC.parse(json.dumps(one.info).encode())
 
 
 def adapters(one):
@@ -279,5 +278,5 @@ def _beside(folder, text):
 )
 def test_a_recording_may_say_anything(body):
     """What no host says is refused."""
-    with pytest.raises(TypeError):
-        parse_body(wire.RECORD_FABRIC, json.dumps(body).encode())
+    with pytest.raises(ValidationError):
+        FABRIC.parse(json.dumps(body).encode())

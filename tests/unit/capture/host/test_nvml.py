@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import ValidationError
 
-from otel_gpu import wire
 from otel_gpu.capture.host import nvml
 from otel_gpu.capture.host.nvml import NvmlDevices
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.device_bodies import DEVICES
 from tests.stubs.build import stub_nvml
 
 H200 = """\
@@ -80,7 +80,7 @@ def read(tmp_path):
             check=True,
             timeout=60,
         ).stdout
-        return [parse_body(wire.RECORD_DEVICES, line.encode()) for line in printed.splitlines()]
+        return [DEVICES.parse(line.encode()) for line in printed.splitlines()]
 
     return run
 
@@ -117,7 +117,7 @@ def test_what_a_device_says_is_read(read):
                 "reasons": 4,
                 "errors": {"corrected": 3, "uncorrected": 0},
                 "limited_ns": {"sw_power_cap": 5000000007, "sw_thermal": 11},
-                "io_bytes": [["pcie", "transmit", 1048583]],
+                "io_bytes": [("pcie", "transmit", 1048583)],
                 "memory_temperature_c": 88,
                 "processes": [{"pid": 4242, "memory_bytes": 139000000007, "sm_percent": 93}],
             }
@@ -257,8 +257,8 @@ def test_without_the_bindings_nothing_is_read():
 )
 def test_what_no_host_says_is_refused(body):
     """A recording may come from anywhere."""
-    with pytest.raises(TypeError):
-        parse_body(wire.RECORD_DEVICES, json.dumps(body).encode())
+    with pytest.raises(ValidationError):
+        DEVICES.parse(json.dumps(body).encode())
 
 
 def test_without_nvml_its_bindings_are_not_loaded_until_there_is_one(monkeypatch):

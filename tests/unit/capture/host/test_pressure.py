@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from otel_gpu import wire
 from otel_gpu.capture.host.pressure import PressureReader
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire import bodies
 
 PSI = "some avg10=1.50 avg60=0.20 avg300=0.00 total=12345\n"
 
@@ -188,7 +187,7 @@ def test_this_host_s_pressure_can_be_recorded():
     """What is read here and now passes the check that a replay does."""
     body = json.dumps(PressureReader().read([os.getpid()])).encode()
 
-    assert parse_body(wire.RECORD_PRESSURE, body)["cpus"] == os.cpu_count()
+    assert bodies.PRESSURE.parse(body)["cpus"] == os.cpu_count()
 
 
 def test_a_cgroup_is_read_for_a_while_after_its_process_ended(host):

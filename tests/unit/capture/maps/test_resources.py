@@ -11,7 +11,7 @@ from otel_gpu import wire
 from otel_gpu.capture.maps import resources
 from otel_gpu.capture.maps.resources import MAX_DESCRIBED, ResourceMaps
 from otel_gpu.procfs.mounts import Mount
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.bodies import RESOURCE
 
 OWN_PID, OTHER_PID = os.getpid(), 1 << 22
 HERE, THERE = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
@@ -55,8 +55,8 @@ def resource_maps(programs):
 def body_of(record):
     kind, _, size, *_ = wire.RECORD_HEADER.unpack_from(record)
     assert (kind, size) == (wire.RECORD_RESOURCE, len(record))
-    parse_body(kind, record[wire.RECORD_HEADER.size :])
     body = json.loads(record[wire.RECORD_HEADER.size :])
+    assert RESOURCE.parse(record[wire.RECORD_HEADER.size :]) == body
     assert body.pop("resource") == 7
     return body
 

@@ -8,7 +8,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.maps import unwatched_blockers as module
 from otel_gpu.capture.maps.unwatched_blockers import FLOOR_NS, UnwatchedBlockers
-from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire import bodies
 
 WATCHED, STRANGER, GONE = 10, 11, 12
 
@@ -32,7 +32,8 @@ def told(culprits, **how):
     for record in culprits.describe_some(**how):
         kind, _, _, _, _, pid, _ = wire.RECORD_HEADER.unpack_from(record)
         body = record[wire.RECORD_HEADER.size :]
-        parse_body(kind, body)
+        assert kind == wire.RECORD_CULPRIT
+        assert bodies.PROCESS.parse(body) == json.loads(body)
         found.append((pid, json.loads(body)["comm"]))
     return found
 
@@ -130,4 +131,4 @@ def test_of_this_process_its_command_and_owner_are_read():
     assert facts is not None
     assert set(facts) == {"start_boot_ns", "comm", "exe", "command_args", "owner", "cgroups"}
     assert facts["command_args"]
-    parse_body(wire.RECORD_CULPRIT, json.dumps(facts).encode())
+    bodies.PROCESS.parse(json.dumps(facts).encode())

@@ -197,27 +197,6 @@ def test_the_same_pid_inside_and_outside_is_said_once():
     assert "process.vpid" not in describe(7, 1, facts_of({"vpid": 7}, 0), Host())
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {key: [{"a": None}, 3] for key in [*BODY]},
-        dict.fromkeys(BODY, "text"),
-        dict.fromkeys(BODY, -1),
-        dict.fromkeys(BODY, 1 << 63),
-        dict.fromkeys(BODY, None),
-        {key: {"service.name": {}, "k": [1, "a"], "": 1, "n": 1 << 63} for key in [*BODY]},
-        {},
-    ],
-)
-def test_facts_of_wrong_types_are_left_out(body):
-    """A body that anyone wrote does no harm."""
-    attributes = describe(1, 1, facts_of(body, 0), host_of({"host": body}))
-
-    assert isinstance(attributes["service.name"], str)
-    for value in attributes.values():
-        assert isinstance(value, str | int | tuple)
-
-
 def test_only_values_that_otlp_carries_are_taken_over():
     """Lists of one type become tuples; maps, mixed lists and huge numbers are dropped."""
     context = {
