@@ -1,9 +1,9 @@
 """
 Builders of the records that the agent itself adds to the stream.
 
-The kernel side sends what happened; these say what it means: which clock, which
-host, what ``/proc`` knew of a process while it lived, what the maps held. With
-them in the stream a recording replays anywhere, long after its processes died.
+The kernel side sends events. These records add the context: clocks, the host, facts of
+processes from ``/proc``, and the contents of BPF maps. With them, a recording replays on
+any machine, long after its processes ended.
 """
 
 import itertools
@@ -15,16 +15,16 @@ from otel_gpu import wire
 from otel_gpu.wire.c_struct import CStruct
 
 MAX_JSON_BYTES = 1 << 20
-"""A JSON body above this is shortened; see :func:`json_record`."""
+"""A JSON body above this is shortened; see ``json_record``."""
 
 MAX_SERIES_PER_RECORD = 256
-"""0.4 MB of a record, of which decode makes several times as much at once."""
+"""A record of 0.4 MB, which takes several times as much memory when it is decoded."""
 
 MAX_HOLDERS_PER_RECORD = 4096
-"""Of the devices or holders in one record of them."""
+"""Entries of devices or holders in one record."""
 
 MAX_COMMUNICATORS_PER_RECORD = 256
-"""A quarter of a megabyte."""
+"""A record of 0.25 MB."""
 
 Entry = tuple[bytes, bytes]
 """Key and value of one entry of a map."""
@@ -37,7 +37,7 @@ _EMPTY_AGGREGATE = bytes(wire.AGGREGATE.size)
 
 
 def clock_record(ktime_ns: int, unix_ns: int) -> bytes:
-    """Say what CLOCK_REALTIME was at one moment of CLOCK_MONOTONIC."""
+    """Build a record of CLOCK_REALTIME at one time of CLOCK_MONOTONIC."""
     return _record(wire.RECORD_CLOCK, wire.CLOCK_RECORD, ktime_ns, unix_ns=unix_ns)
 
 
@@ -53,11 +53,10 @@ def json_record(
     """
     Build a record with a JSON body: CAPTURE, PROCESS, PROBES or STATUS.
 
-    The same body gives the same bytes: keys are sorted and nothing is padded. What
-    UTF-8 cannot hold (a path with stray bytes) becomes ``?``. A body above
-    ``MAX_JSON_BYTES`` is shortened until it fits: strings are cut and lists and
-    mappings keep their first items, all to the same limit, which shrinks from
-    4096; ``"truncated": true`` is then added to the body.
+    The same body gives the same bytes: keys are sorted. What UTF-8 cannot hold (a path with
+    stray bytes) becomes ``?``. A body above ``MAX_JSON_BYTES`` is shortened until it fits:
+    strings, lists and mappings are cut to the same length, at first 4096, and
+    ``"truncated": true`` is added.
     """
     shorter = ({**_shorten(body, limit), "truncated": True} for limit in _SHORTENING_LIMITS)
     for candidate in itertools.chain([body], shorter, [{"truncated": True}]):
@@ -70,7 +69,7 @@ def json_record(
 
 
 def aggregates_records(ktime_ns: int, series: Iterable[Entry]) -> Iterator[bytes]:
-    """Build as many records as are needed for the series that have counted anything yet."""
+    """Build records of all series that are not empty."""
     counted = (entry for entry in series if entry[1] != _EMPTY_AGGREGATE)
     while taken := tuple(itertools.islice(counted, MAX_SERIES_PER_RECORD)):
         yield aggregates_record(ktime_ns, taken)
@@ -82,17 +81,17 @@ def aggregates_record(ktime_ns: int, series: Sequence[Entry]) -> bytes:
 
 
 def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
-    """Build a record of the time account: keys and values as the kernel has them."""
+    """Build a record of time entries: keys and values as they are in the kernel's map."""
     return _entries_record(wire.RECORD_TIMES, wire.TIMES_RECORD, ktime_ns, entries)
 
 
 def memory_records(
     kind: int, ktime_ns: int, entries: Sequence[Entry], most: int = MAX_HOLDERS_PER_RECORD
 ) -> Iterator[bytes]:
-    """Build records of a kind, of ``most`` keys and values each, as the kernel has them."""
+    """Build records of at most ``most`` keys and values each, as they are in the kernel's map."""
     for start in range(0, len(entries), most):
-        piece = entries[start : start + most]
-        yield _entries_record(kind, wire.MEMORY_RECORD, ktime_ns, piece)
+        some = entries[start : start + most]
+        yield _entries_record(kind, wire.MEMORY_RECORD, ktime_ns, some)
 
 
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
@@ -102,17 +101,19 @@ def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
 
 
 def unseen_exit_record(ktime_ns: int, *, pid: int, program_ktime_ns: int) -> bytes:
-    """Build the record of an end that the kernel side did not report, but we did at ``ktime_ns``."""
-    image = {"pid": pid, "tid": pid, "program_ktime_ns": program_ktime_ns}
-    return _record(wire.RECORD_EXIT, wire.EXIT_RECORD, ktime_ns, flags=wire.EXIT_NOT_SEEN, **image)
+    """Build the record of an end that the kernel side did not report; noticed at ``ktime_ns``."""
+    program = {"pid": pid, "tid": pid, "program_ktime_ns": program_ktime_ns}
+    return _record(
+        wire.RECORD_EXIT, wire.EXIT_RECORD, ktime_ns, flags=wire.EXIT_NOT_SEEN, **program
+    )
 
 
 def open_call_record(ktime_ns: int, *, comm: bytes, **fields: int) -> bytes:
     """
-    Build a record of a CUDA call that was still open when it was looked at, at ``ktime_ns``.
+    Build a record of a CUDA call that was still open at ``ktime_ns``.
 
-    ``comm`` is cut to the kernel's 15 bytes; ``fields`` are others of ``struct open_call_record``,
-    with times of this call so far, and not the thread's totals.
+    ``comm`` is cut to the kernel's 15 bytes. ``fields`` are those of ``struct open_call_record``;
+    their times are of this call, not the thread's totals.
     """
     comm = comm[: wire.COMM_BYTES - 1]
     return _record(wire.RECORD_OPEN_CALL, wire.OPEN_CALL_RECORD, ktime_ns, comm=comm, **fields)
@@ -120,9 +121,9 @@ def open_call_record(ktime_ns: int, *, comm: bytes, **fields: int) -> bytes:
 
 def step_record(end_ktime_ns: int, *, name: bytes = b"", comm: bytes = b"", **fields: int) -> bytes:
     """
-    Build a record of a step that the agent found, which ended at ``end_ktime_ns``.
+    Build a record of a step that the agent detected.
 
-    ``name`` is cut to 31 bytes and ``comm`` to 15; ``fields`` are others of ``struct step_record``.
+    ``name`` is cut to 31 bytes and ``comm`` to 15. ``fields`` are those of ``struct step_record``.
     """
     texts = {
         "name": name[: wire.STEP_NAME_BYTES - 1],
@@ -133,7 +134,7 @@ def step_record(end_ktime_ns: int, *, name: bytes = b"", comm: bytes = b"", **fi
 
 
 def thread_context_record(ktime_ns: int, thread: Mapping[str, Any], start_ktime_ns: int) -> bytes:
-    """Build a record of the span that a thread was in when it last left a CPU: ``struct thread``."""
+    """Build a record of the span that a thread was in when it last left a CPU, of its ``struct thread``."""
     return _record(
         wire.RECORD_THREAD_CONTEXT,
         wire.THREAD_CONTEXT_RECORD,

@@ -1,4 +1,4 @@
-"""C structures of the wire: how their bytes are laid out, and what their values are called."""
+"""C structures of the wire: layout and names of their fields."""
 
 import struct
 from collections.abc import Iterator
@@ -7,22 +7,22 @@ from typing import Any
 
 class CStruct:
     """
-    One structure, little-endian and without holes.
+    One structure, little-endian and without implicit padding.
 
         >>> place = CStruct("address:Q pid:I 4x comm:16s")
         >>> place.size, place.fields, place.offset_of("comm")
         (32, ('address', 'pid', 'comm'), 16)
 
     Args:
-        text: Its fields as ``name:code``, with the codes of the ``struct`` module; a code alone is
-            padding. An array of numbers (``name:3I``) gives the values ``name_0`` to ``name_2``.
-        header: A structure that it begins with.
+        text: Fields as ``name:code``, with codes of the ``struct`` module; a code alone is padding.
+            An array of numbers (``name:3I``) gives the values ``name_0`` to ``name_2``.
+        header: A structure at its start.
 
     Attributes:
-        text: Its fields, with those of the header.
+        text: Fields, with those of the header.
         format: For the ``struct`` module.
         size: In bytes.
-        fields: The names of the values that it unpacks to.
+        fields: Names of the values that it unpacks to.
         pack, pack_into, unpack, unpack_from, iter_unpack: Those of ``struct.Struct``.
     """
 
@@ -46,26 +46,26 @@ class CStruct:
         self.iter_unpack = packed.iter_unpack
 
     def named(self, record: bytes) -> dict[str, Any]:
-        """Return the values by name, of bytes that begin with this structure."""
+        """Return the values by name of bytes that start with this structure."""
         return dict(zip(self.fields, self.unpack_from(record), strict=True))
 
     def all_named(self, records: bytes) -> Iterator[dict[str, Any]]:
-        """Return the values by name of each of an array of these structures."""
+        """Return the values by name of each structure of an array."""
         return (dict(zip(self.fields, values, strict=True)) for values in self.iter_unpack(records))
 
     def build(self, **values: Any) -> bytes:  # noqa: ANN401 -- bytes, and numbers of any width
-        """Return the bytes of some values by name, all others 0 or empty; ``TypeError``: no field's."""
+        """Return the bytes of values by name, others 0 or empty; ``TypeError``: an unknown name."""
         if unknown := values.keys() - set(self.fields):
-            raise TypeError(f"no such fields: {', '.join(sorted(unknown))}")
+            raise TypeError(f"{', '.join(sorted(unknown))}: not fields; use some of {self.fields}")
         named = self.named(bytes(self.size)) | values
         return self.pack(*map(named.__getitem__, self.fields))
 
     def before(self, field: str) -> "CStruct":
-        """Return the part before a field, of a structure that may be sent without its end."""
+        """Return the part before a field; some structures are sent without their end."""
         return CStruct(self.text.partition(f" {field}:")[0])
 
     def offset_of(self, field: str) -> int:
-        """Return where a field begins, in bytes: one is read without all others."""
+        """Return the offset of a field in bytes."""
         values = list(self.unpack(bytes(self.size)))
         at = self.fields.index(field)
         values[at] = b"\1" if isinstance(values[at], bytes) else 1

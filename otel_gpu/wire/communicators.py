@@ -1,9 +1,9 @@
 """
 Communicators of NCCL: how far each rank is with its collectives.
 
-The n-th collective that a rank queues on a communicator is part of the n-th one of all its ranks,
-so numbers compare where clocks do not. A rank that queued fewer than the others is the one that
-they wait for; ranks whose n-th call differs in what they ask for will never finish it.
+The n-th collective of each rank of a communicator is the same operation, so numbers can be
+compared between hosts, unlike clocks. The other ranks wait for the rank that queued the fewest.
+Ranks whose n-th calls differ in operation, size or type never finish them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ OPERATIONS = {
     wire.COLLECTIVE_SEND: "send",
     wire.COLLECTIVE_RECEIVE: "receive",
 }
-"""The names of what NCCL does, by ``enum collective_operation``."""
+"""Names by ``enum collective_operation``."""
 
 DATATYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"),
 )
-"""The names of ``ncclDataType_t``, by its values."""
+"""Names by ``ncclDataType_t``."""
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
-"""The names of ``ncclRedOp_t``; larger ones are the program's own."""
+"""Names by ``ncclRedOp_t``; larger values are defined by the program."""
 NO_REDUCTION = 255
 
 MAX_SPLITS = 1_024
-"""Ranks of which a call keeps what it exchanges with each of them."""
+"""Ranks up to which a call keeps the amount that it exchanges with each."""
 
 _INT64_MAX = (1 << 63) - 1
 _CALLS = wire.COMMUNICATOR.fields.index("calls_0")
@@ -44,9 +44,9 @@ _BYTES = wire.COMMUNICATOR.fields.index("bytes_0")
 
 class CommunicatorKey(NamedTuple):
     """
-    One communicator in one process image.
+    One communicator of one program.
 
-    ``generation`` tells those apart that had the same ``handle`` one after the other.
+    ``generation`` distinguishes communicators that had the same ``handle`` one after the other.
     """
 
     program_ktime_ns: int
@@ -57,9 +57,9 @@ class CommunicatorKey(NamedTuple):
 
 class Signature(NamedTuple):
     """
-    What all ranks have to ask for alike; ``root`` -1 and ``reduction`` 255: the call has none.
+    The arguments that must be equal on all ranks; ``root`` -1 and ``reduction`` 255: none.
 
-    ``elements`` are of ``datatype``, which is an ``ncclDataType_t``.
+    ``datatype`` is an ``ncclDataType_t``.
     """
 
     operation: int
@@ -71,17 +71,16 @@ class Signature(NamedTuple):
 
 class QueuedCollective(NamedTuple):
     """
-    The call that queued the collective of a number, and when that was.
+    One collective that a rank queued.
 
     Attributes:
-        number: It is the same on all ranks.
+        number: The same on all ranks.
         called_ktime_ns: When it was called.
-        signature: What all ranks have to ask for alike.
-        stack: The id of the user stack that made the call; 0: not known.
-        sends: Of an operation in which ranks exchange different amounts, the elements for each rank, in the
-            order of the group. One number is their sum, and how it is split is not known. Empty: not
-            known, or all exchange the same.
-        receives: The same of what it expects from each rank.
+        signature: The arguments that must be equal on all ranks.
+        stack: The id of the calling user stack; 0: unknown.
+        sends: Elements for each rank, in the order of the group, if ranks exchange different
+            amounts. A single number is their sum. Empty: unknown, or all amounts are equal.
+        receives: Elements expected from each rank, in the same form.
     """
 
     number: int
@@ -94,26 +93,26 @@ class QueuedCollective(NamedTuple):
 
 class Communicator(NamedTuple):
     """
-    One rank of a communicator: cumulative.
+    One rank of a communicator; counts are cumulative.
 
     Attributes:
-        id: The same on all ranks; 0: not known.
-        called: The number of the last collective that was queued.
-        completed: Up to which number the program learned that they are done.
-        completed_ktime_ns: When it learned that; 0: it never asked.
-        completions: How many ``waited_ns`` is of.
-        waited_ns: From calls to when the program learned that they are done.
+        id: The same on all ranks; 0: unknown.
+        called: The number of the last queued collective.
+        completed: The number of the last collective that the program knows to be done.
+        completed_ktime_ns: When the program learned that; 0: it never asked.
+        completions: The number of collectives in ``waited_ns``.
+        waited_ns: Time from calls until the program learned that they are done.
         captured: Calls that became part of a graph, whose replays are not seen.
         failed: Calls that failed.
         made_ktime_ns: When the communicator was made, or first seen.
-        rank: Of this process; -1: not known.
-        rank_count: 0: not known.
-        device: As the process sees it; -1: not known.
-        async_error: The ``ncclResult_t`` that the program was last told; 0: none.
+        rank: Of this process; -1: unknown.
+        rank_count: 0: unknown.
+        device: The number that the process uses; -1: unknown.
+        async_error: The last ``ncclResult_t`` that NCCL returned for it; 0: none.
         flags: Of ``enum communicator_flag``.
-        operations: Calls and bytes by ``enum collective_operation``; none that were never called.
+        operations: Calls and bytes by ``enum collective_operation``, of those that were called.
         recent: The last collectives, in order.
-        name: What the program calls it; empty: not known.
+        name: The program's name for it; empty: unknown.
     """
 
     id: int
@@ -136,27 +135,27 @@ class Communicator(NamedTuple):
 
     @property
     def pending(self) -> int:
-        """Return how many collectives are queued that the program does not know to be done."""
+        """Queued collectives that the program does not know to be done."""
         return max(self.called - self.completed, 0)
 
 
 class Communicators(NamedTuple):
-    """What was read of communicators at one moment."""
+    """Readings of communicators at one time."""
 
     ktime_ns: int
     readings: tuple[tuple[CommunicatorKey, Communicator], ...]
 
 
 def name_of(names: Sequence[str], number: int) -> str:
-    """Return what NCCL calls a type or a reduction; of those that it has no name for the number."""
+    """Return NCCL's name of a type or reduction, or its number if it has none."""
     return names[number] if number < len(names) else str(number)
 
 
 def asked_by(grid: Sequence[int], block: Sequence[int]) -> tuple[int, Signature] | None:
     """
-    Return the number and signature of a call of NCCL, of what its record has as shape.
+    Return the number and signature of a call of NCCL, from the launch shape of its record.
 
-    The number is 0 where the call was captured, or is a send or receive. None: it is no collective.
+    The number is 0 if the call was captured, or is a send or receive. None: not a collective.
     """
     low, high, packed = grid
     root, number_low, number_high = block
@@ -170,7 +169,7 @@ def asked_by(grid: Sequence[int], block: Sequence[int]) -> tuple[int, Signature]
 
 
 def communicator_of(values: tuple[Any, ...]) -> Communicator:
-    """Return what the values of a ``struct communicator`` say; counts are cut to 63 bits."""
+    """Make a communicator of a ``struct communicator``; counts are cut to 63 bits."""
     identity, *numbers, recent = values
     counts = [min(number, _INT64_MAX) for number in numbers]
     called, scalars = counts[0], counts[: _CALLS - 1]
@@ -183,7 +182,7 @@ def communicator_of(values: tuple[Any, ...]) -> Communicator:
 def _recent(recent: bytes, called: int) -> Iterator[QueuedCollective]:
     rows = wire.COLLECTIVE.iter_unpack(recent)
     for number, elements, ktime_ns, root, operation, datatype, reduction in rows:
-        # One that is being written is not yet among the called.
+        # The kernel writes a row before it counts the call.
         if 0 < number <= called:
             asked = operation, min(elements, _INT64_MAX), datatype, reduction, root
             yield QueuedCollective(number, ktime_ns, Signature._make(asked))

@@ -41,10 +41,10 @@ from otel_gpu.wire.rejections import (
 )
 
 _U64_MASK = (1 << 64) - 1
-# OTLP counts in signed 64 bits. No host gets there; a recording may say it did.
+# OTLP counts in signed 64 bits. A forged recording can contain more.
 _INT64_MAX = (1 << 63) - 1
 _NO_HIGH_BYTES = bytes(wire.MAX_BUCKETS)
-# Distinct thread names that are remembered as text; a name costs a lookup, not a decode.
+# Distinct thread names whose text is cached: a lookup costs less than decoding.
 _REMEMBERED_NAMES = 4096
 
 _HEADER_BYTES = wire.RECORD_HEADER.size
@@ -52,7 +52,7 @@ _CALL_BYTES = wire.CUDA_CALL_RECORD.size
 _GRID = wire.CUDA_CALL_RECORD.fields.index("grid_0")
 _BEFORE_GRID, _GRID_SIZES = slice(3, _GRID), slice(_GRID, _GRID + 3)
 _BLOCK_SIZES, _BEHIND_BLOCK = slice(_GRID + 3, _GRID + 6), slice(_GRID + 6, -1)
-# What a record's first values say about itself: kind, flags, size.
+# Kind, flags and size: the first fields of each record.
 _KIND_AND_SIZE = struct.Struct("<HHI")
 _SERIES = struct.Struct(wire.AGGREGATE_KEY.format + wire.AGGREGATE.format.removeprefix("<"))
 _TIMES_ENTRY = struct.Struct(wire.TIMES_KEY.format + wire.TIMES.format.removeprefix("<"))
@@ -62,7 +62,7 @@ _TOTALS_ENTRY = CStruct(f"{wire.DEVICE_KEY.text} {wire.MEMORY_TOTALS.text}")
 _HOLDERS_ENTRY = CStruct(f"{wire.HOLDER_KEY.text} {wire.HOLDER.text}")
 _COMMUNICATOR_ENTRY = CStruct(f"{wire.COMMUNICATOR_KEY.text} {wire.COMMUNICATOR.text}")
 _TIMES_KEY_FIELDS = len(wire.TIMES_KEY.fields)
-# Of the first bucket, in a series. Buckets below 2**56 fit even when they are added up.
+# The highest byte of the first bucket, in a series. Buckets below 2**56 can be added up.
 _HIGHEST_BYTE = _SERIES.size - 8 * wire.MAX_BUCKETS + 7
 
 _unpack_call = wire.CUDA_CALL_RECORD.unpack
@@ -75,19 +75,17 @@ def decode(
     """
     Decode records in order, skipping the ones that cannot be understood.
 
-    A record is rejected when it is shorter than a header (``short``), when its
-    length, its ``size`` field and its kind disagree (``size_mismatch``), when its
-    kind is unknown (``unknown_kind``), when its body is not JSON (``bad_json``) or
-    not what the kind holds (``bad_body``). Of a reading, only the entries are left out that no
-    kernel side would write, and each of them is counted. Rejections are data about us, not about
-    the traced program, so they are counted and the stream goes on.
+    ``rejected`` counts by reason: shorter than a header (``short``); length, ``size`` field and
+    kind disagree (``size_mismatch``); ``unknown_kind``; the body is not JSON (``bad_json``), or not
+    that of the kind (``bad_body``). A reading loses only its impossible entries, and each of
+    them is counted.
 
     Text from the kernel ends at its first NUL; bytes that are not UTF-8 are replaced.
 
-    An error of our own about one record is counted in ``faults``; without any, it is raised.
+    An error of ours in one record is counted in ``faults``; without ``faults`` it is raised.
     """
     for record in records:
-        # Calls are most of what arrives, and their size is theirs alone.
+        # Most records are calls, and no other kind has their size.
         if len(record) == _CALL_BYTES:
             values = _unpack_call(record)
             if values[0] == wire.RECORD_CUDA_CALL and values[2] == _CALL_BYTES:
@@ -122,7 +120,7 @@ def _decode_record(record: bytes) -> Event:
     if size != len(record):
         raise RejectedError(SIZE_MISMATCH)
     if kind == wire.RECORD_CUDA_CALL:
-        # The right size was taken before.
+        # ``decode`` took those of the right size.
         raise RejectedError(SIZE_MISMATCH)
     decode_kind = _DECODERS.get(kind)
     if decode_kind is None:
@@ -131,7 +129,7 @@ def _decode_record(record: bytes) -> Event:
 
 
 def _unpack(layout: CStruct, record: bytes) -> tuple[Any, ...]:
-    # What follows kind, flags and size.
+    # Without kind, flags and size.
     if len(record) != layout.size:
         raise RejectedError(SIZE_MISMATCH)
     return layout.unpack(record)[3:]
@@ -149,12 +147,12 @@ def _decode_text(raw: bytes) -> str:
 def _plain(
     event: type[Event], layout: CStruct, *texts: Callable[[bytes], str]
 ) -> Callable[[bytes], Event]:
-    # Of a kind whose values are the event's fields: numbers, and texts at the end.
+    # For a kind whose values are the event's fields: numbers, then texts.
     first_text = -len(texts) or None
 
     def decode_kind(record: bytes) -> Event:
         values = _unpack(layout, record)
-        # No generator: stalls come in thousands.
+        # No generator: there are thousands of stalls.
         decoded = map(operator.call, texts, values[first_text:])
         return event._make((*values[:first_text], *decoded))
 
@@ -185,7 +183,7 @@ def _decode_clock(record: bytes) -> events.Clock:
 
 
 def _decode_counters(record: bytes) -> readings.Counters:
-    # Recordings of other versions have fewer counters, or more.
+    # Recordings of other versions have fewer or more counters.
     count, rest = divmod(len(record) - _HEADER_BYTES, 8)
     if rest or not count:
         raise RejectedError(SIZE_MISMATCH)
@@ -210,7 +208,7 @@ def _decode_aggregates(record: bytes) -> readings.Aggregates:
         high_bytes = record[position + _HIGHEST_BYTE : position + _SERIES.size : 8]
         if max(total, highest, size_bytes) > _INT64_MAX or high_bytes != _NO_HIGH_BYTES:
             continue
-        # Zeroed memory, the complement of no minimum at all, stays "none yet": 0.
+        # Zeroed memory: a minimum was not written yet.
         lowest = ~min_complement & _U64_MASK if min_complement else 0
         series.append(
             (
@@ -252,7 +250,7 @@ def _decode_entries(
     value: Callable[[tuple[Any, ...]], Any],
     entry: CStruct,
 ) -> Callable[[bytes], Event]:
-    # Of two structures, one behind the other.
+    # An entry is a key structure followed by a value structure.
     split = len(key._fields)
 
     def decode_kind(record: bytes) -> Event:
@@ -272,7 +270,7 @@ def _decode_entries(
 
 
 def _clipped(kind: type[Any]) -> Callable[[tuple[int, ...]], Any]:
-    # A program may report whatever it likes.
+    # A program can report any number.
     return lambda values: kind._make(min(number, _INT64_MAX) for number in values)
 
 
@@ -284,13 +282,13 @@ def _times_entry(values: tuple[Any, ...]) -> readings.TimesEntry:
 
 def _short_times_entry(values: tuple[int, ...]) -> readings.TimesEntry:
     *key, time_ns, count = values
-    # It was booked when it was over.
+    # Version 1 adds a time when the wait ends.
     return readings.TimesEntry(readings.TimesKey(*key), time_ns, count, time_ns)
 
 
 def _decode_out_of_memory(record: bytes) -> OutOfMemory:
     *numbers, device, source, api, comm = _unpack(wire.OUT_OF_MEMORY_RECORD, record)
-    # Thirteen numbers, of which a program may report some as it likes.
+    # A program can report any number.
     return OutOfMemory._make(
         (
             *numbers[:4],

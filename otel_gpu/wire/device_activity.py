@@ -1,17 +1,16 @@
 """
-Device activity: what a device did and when, and what the host did meanwhile.
+Device activity: what devices and the host did, as a profiler recorded it.
 
-A ``DeviceTrace`` is what one process recorded of itself: a rank of a run. It has two tables, whose
-columns are arrays, so that millions of rows stay small; a row is a position in all columns of
-its table.
+A ``DeviceTrace`` is the trace of one process: a rank of a run. It has two tables. Their columns
+are arrays, so that millions of rows stay small; a row is a position in all columns of its table.
 
-``DeviceActivities`` are kernels, copies, fills and whole graphs. This is device time. It is never
-the time of the call that enqueued the work: that call is a row of ``HostOperations``, of kind
-``CALL`` and with the same ``correlation``. Correlations are unique in a trace; 0: not known.
+``DeviceActivities`` are kernels, copies, fills and whole graphs. Their times are device time,
+never the time of the call that enqueued the work. That call is a row of ``HostOperations``, of
+kind ``CALL`` and with the same ``correlation``. Correlations are unique in a trace; 0: unknown.
 
-All times are nanoseconds after ``base_unix_ns``, of one clock for host and device. Rows are in no
-order: who needs one sorts. A name, a list of shapes, a thread or a collective is its number in a
-table of the trace, in each of which 0 stands for what is not known.
+All times are nanoseconds after ``base_unix_ns``, of one clock for host and device. Rows are not
+sorted. Names, lists of shapes, threads and collectives are numbers in tables of the trace;
+number 0 stands for an unknown one.
 """
 
 from array import array
@@ -22,15 +21,15 @@ from typing import Final, NamedTuple
 from otel_gpu.wire.frames import clean
 
 MAX_NAMES: Final = 1 << 18
-"""Different texts in a table; more of them are all number 0."""
+"""Distinct texts in a table; further ones are all number 0."""
 MAX_NAMES_CHARACTERS: Final = 48 << 20
 MAX_CORRELATION: Final = (1 << 32) - 1
 MIGRATION: Final = "Migration"
-"""What the names of copies begin with that move pages of managed memory: no call enqueued them."""
+"""Prefix of names of copies that move pages of managed memory: no call enqueued them."""
 
 
 class Work(IntEnum):
-    """What a device did; ``GRAPH`` is a whole graph whose parts were not recorded."""
+    """Work of a device; ``GRAPH`` is a whole graph whose parts were not recorded."""
 
     KERNEL = 0
     COPY = 1
@@ -40,11 +39,11 @@ class Work(IntEnum):
 
 class HostWork(IntEnum):
     """
-    What a thread of the host did.
+    Work of a thread of the host.
 
     ``OPERATION`` is an operator of a framework (``aten::mm``), ``CALL`` one of the CUDA runtime or
-    driver, ``ANNOTATION`` a stretch that a program names (``ProfilerStep#4``), ``PYTHON`` a function
-    of Python, of which only those are kept that took long.
+    driver, ``ANNOTATION`` a range that a program names (``ProfilerStep#4``), ``PYTHON`` a Python
+    function that took long; others are not kept.
     """
 
     OPERATION = 0
@@ -55,22 +54,22 @@ class HostWork(IntEnum):
 
 class Names:
     """
-    Texts by number; number 0 is what is not known, also where there are too many.
+    Texts by number; number 0 is the unknown text, also for texts beyond the limits.
 
     Attributes:
-        numbers: Of the texts that are in it; who has millions of texts looks here first.
-        left_out: Texts that found no room.
+        numbers: By text; a caller with millions of texts looks here first.
+        left_out: Texts beyond the limits.
     """
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
         self._texts = [""]
         self.numbers = {"": 0}
         self._limit = limit
-        self._room = MAX_NAMES_CHARACTERS
+        self._characters_left = MAX_NAMES_CHARACTERS
         self.left_out = 0
 
     def number(self, text: str) -> int:
-        """Return the number of a text, which is cleaned and cut as that of a frame is."""
+        """Return the number of a text, after it is cleaned and cut by ``frames.clean``."""
         found = self.numbers.get(text)
         return self._add(text) if found is None else found
 
@@ -88,10 +87,10 @@ class Names:
         number = self.numbers.get(kept)
         if number is not None:
             return number
-        if len(self._texts) >= self._limit or len(kept) > self._room:
+        if len(self._texts) >= self._limit or len(kept) > self._characters_left:
             self.left_out += 1
             return 0
-        self._room -= len(kept)
+        self._characters_left -= len(kept)
         number = self.numbers[kept] = len(self._texts)
         self._texts.append(kept)
         return number
@@ -99,9 +98,9 @@ class Names:
 
 class Collective(NamedTuple):
     """
-    What several devices do together, as the one says that takes part.
+    A collective operation, as one participant recorded it.
 
-    ``group`` and ``sequence`` (-1: not known) tell which of other ranks is the same one.
+    ``group`` and ``sequence`` (-1: unknown) are equal on all participants.
     """
 
     name: str
@@ -115,7 +114,7 @@ UNKNOWN_COLLECTIVE: Final = Collective("", "", -1, 0, 0)
 
 
 class Thread(NamedTuple):
-    """A thread of the host by its numbers; ``name`` is empty where nobody says it."""
+    """A thread of the host; an empty ``name`` is unknown."""
 
     pid: int
     tid: int
@@ -123,7 +122,7 @@ class Thread(NamedTuple):
 
 
 class DeviceModel(NamedTuple):
-    """What a device is; 0 and an empty name: not known. ``compute`` is as 80 for 8.0."""
+    """Properties of a device; 0 and an empty name: unknown. ``compute`` is 80 for 8.0."""
 
     name: str
     compute: int = 0
@@ -132,26 +131,26 @@ class DeviceModel(NamedTuple):
 
     @property
     def cuda_compute(self) -> int:
-        """Return the compute capability of a device of CUDA; 0: not known, or the device of another maker."""
+        """The compute capability of a CUDA device; 0: unknown, or a device of another vendor."""
         return 0 if self.name.startswith(("AMD", "Intel")) else self.compute
 
 
 class DeviceActivities:
     """
-    What devices did, as columns.
+    Work of devices, as columns.
 
     Attributes:
         kinds: ``Work``.
-        devices: The device's number; -1: not known.
-        streams: The stream; -1: not known.
-        names: Of a copy ``Memcpy HtoD (Pageable -> Device)``, with the memory it is from and to in
-            brackets where that is known; see ``MIGRATION``.
-        correlations: The call that enqueued it.
-        sizes_bytes: Of copies and fills; 0: not known.
-        collectives: 0: none, or not known to be one.
-        occupancies: The share of a processor's warps that a kernel can use, as estimated by who
-            recorded it; -1: not known.
-        blocks: Blocks of a kernel for each processor of the device, likewise.
+        devices: Numbers of devices; -1: unknown.
+        streams: -1: unknown.
+        names: A copy is ``Memcpy HtoD (Pageable -> Device)``, with source and destination memory
+            in brackets where they are known; see ``MIGRATION``.
+        correlations: Those of the calls that enqueued the work.
+        sizes_bytes: Of copies and fills; 0: unknown.
+        collectives: 0: none, or unknown.
+        occupancies: Share of a processor's warps that a kernel can use, as the profiler
+            estimated it; -1: unknown.
+        blocks: Blocks of a kernel per processor of the device; -1: unknown.
     """
 
     __slots__ = (
@@ -215,15 +214,13 @@ class DeviceActivities:
 
 class HostOperations:
     """
-    What threads of the host did, as columns.
-
-    Rows of one thread lie in each other as the calls did.
+    Work of threads of the host, as columns; rows of one thread nest as its calls did.
 
     Attributes:
         kinds: ``HostWork``.
         threads: Numbers in ``DeviceTrace.threads``.
-        correlations: Of calls: what they enqueued has the same.
-        shapes: Of operations: the shapes and types of their inputs, as text.
+        correlations: Of calls; the work that a call enqueued has the same one.
+        shapes: Shapes and types of the inputs of operations, as text.
     """
 
     __slots__ = (
@@ -269,7 +266,7 @@ class HostOperations:
 
 
 class DeviceStep(NamedTuple):
-    """A step as the device had it: from the first to the last of the work that it marks."""
+    """A step on a device: from the start of its first to the end of its last work."""
 
     device: int
     name: str
@@ -279,28 +276,28 @@ class DeviceStep(NamedTuple):
 
 class DeviceTrace(NamedTuple):
     """
-    What one process recorded of its devices and of itself.
+    The trace of one process.
 
     Attributes:
-        source: The file, as it is called.
-        tool: Who recorded it.
-        base_unix_ns: Of all times; ``is_dated`` is False where the file does not say it, and all
-            that is known of times is how they lie to each other.
+        source: The name of the file.
+        tool: The profiler.
+        base_unix_ns: Time 0 of all columns. If ``is_dated`` is False, the file does not state
+            it, and only differences of times are known.
         names: Of activities and operations.
         shapes: Of operations.
-        activities: What devices did.
-        host: What the host did.
+        activities: Work of devices.
+        host: Work of the host.
         threads: By number; 0 is an unknown one.
         collectives: By number; 0 is none.
         models: By the number of a device.
-        rank: Which of the processes of a run it is, of ``ranks``; None: not known.
-        program: What the process ran, and ``host_name`` where; empty: the file does not say it.
-        processes: How many of them the same file is of.
-        device_steps: Where the device itself says them.
-        has_stacks: Functions of Python were recorded, whether or not they are kept.
-        has_shapes: Shapes of inputs were recorded.
-        overhead_ns: Time that recording itself took, as it says.
-        rejected: What could not be read of the file, by reason.
+        rank: The rank of the process, of ``ranks``; None: unknown.
+        program: The program of the process; ``host_name``: its host. Empty: unknown.
+        processes: The number of processes in the same file.
+        device_steps: Steps that were recorded on devices.
+        has_stacks: Whether Python functions were recorded, even if none was kept.
+        has_shapes: Whether shapes of inputs were recorded.
+        overhead_ns: Time that recording took, according to the file.
+        rejected: Unreadable parts of the file, by reason.
     """
 
     source: str

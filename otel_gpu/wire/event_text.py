@@ -1,11 +1,9 @@
 """
 Events as lines of text, for people, ``grep`` and tests.
 
-A line is the kind, the ktime, ``pid/tid``, then ``name=value`` pairs in the order of
-the event's fields. Numbers that stand for something are shown by its name, where it
-is known. A line holds printable ASCII and nothing else, whatever the event holds:
-names of threads and files are chosen by the programs that are watched, and must not
-be able to steer a terminal.
+A line is the kind, the ktime, ``pid/tid``, then ``name=value`` pairs in the order of the
+event's fields. Enumerators are shown by name. A line is printable ASCII: watched programs
+choose names of threads and files, which must not control a terminal.
 """
 
 import functools
@@ -34,7 +32,7 @@ TIME_KIND = "time"
 DEVICE_KIND = "device_memory"
 HOLDER_KIND = "holder"
 
-# In front of the pairs, so not among them.
+# These are at the start of a line.
 _HEAD_FIELDS = frozenset({"end_ktime_ns", "ktime_ns", "pid", "tid"})
 _THREAD_METRICS = frozenset({wire.METRIC_OFF_CPU, wire.METRIC_RUN_QUEUE})
 
@@ -44,8 +42,8 @@ def describe(event: Event) -> Iterator[str]:
     Describe one event.
 
     Yields:
-        One line; for an event that lists entries a line for each after it. Series have the
-        buckets that are not 0 as ``number:count``.
+        One line, then a line for each entry of the event. Series list the buckets that are not 0
+        as ``number:count``.
     """
     head = _head(KIND_NAMES[type(event)], event)
     if table := _TABLES.get(type(event)):
@@ -130,7 +128,7 @@ def _describe_time(ktime_ns: int, entry: readings.TimesEntry) -> str:
 
 
 def _shorten(names: Mapping[int, str], number: int) -> str:
-    """``metric_off_cpu`` is ``off_cpu`` next to ``metric=``."""
+    # ``metric_off_cpu`` is ``off_cpu`` next to ``metric=``.
     name = names.get(number)
     return name.partition("_")[2] if name else str(number)
 
@@ -185,7 +183,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "user_stack": _format_stack_id,
     "uuid": bytes.hex,
 }
-# Events that list entries: what they are called, and how one is shown.
+# Events with entries: the name of the count, and what describes one entry.
 _TABLES: Mapping[type, tuple[str, Callable[[int, Any], str]]] = {
     readings.Aggregates: ("series", _describe_series),
     readings.Times: ("entries", _describe_time),

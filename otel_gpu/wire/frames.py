@@ -1,4 +1,4 @@
-"""What a merged stack is made of."""
+"""Frames and stacks: native, Python and merged."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 PYTHON: Final = "cpython"
 NATIVE: Final = "native"
 KERNEL: Final = "kernel"
-# Ours: stands for frames in the middle of a deep stack; its function says how many.
+# Ours: replaces frames in the middle of a deep stack; its function states how many.
 CUT: Final = "cut"
 
 _ID_BYTES: Final = 8
@@ -19,8 +19,8 @@ CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
 )
 """
-What no text of a frame may hold: what a terminal or a log would act on, what hides text or
-turns it around, and halves of surrogate pairs.
+Characters that no text of a frame contains: control characters, characters that hide or
+reverse text, and halves of surrogate pairs.
 """
 
 
@@ -29,7 +29,7 @@ MAX_TEXT: Final = 512
 
 
 def clean(text: str) -> str:
-    """Return a text as a frame may hold it: without ``CONTROLS``, and not too long."""
+    """Replace ``CONTROLS`` in a text, and cut it to ``MAX_TEXT`` characters."""
     text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -39,9 +39,8 @@ class Frame(NamedTuple):
     One function on a stack.
 
     ``function`` is the qualified name of Python code or the demangled name of native code;
-    empty when no symbol is known. ``line`` is the current line, 0 when it is not known.
-    ``module`` is the file name of the library or executable (native only), and ``address``
-    the address in it, as its symbol table counts.
+    empty: unknown. ``line`` is the current line; 0: unknown. ``module`` is the file name of the
+    library or executable (native only), and ``address`` the address in its symbol table.
     """
 
     kind: str
@@ -53,7 +52,7 @@ class Frame(NamedTuple):
 
 
 def cut_frame(count: int) -> Frame:
-    """Return a frame that stands for frames which were left out."""
+    """Return a frame that replaces ``count`` frames."""
     return Frame(CUT, f"{count} frame{'' if count == 1 else 's'} left out")
 
 
@@ -61,14 +60,16 @@ class NativeStack(NamedTuple):
     """
     Code addresses of one thread in user space, innermost first.
 
-    The first is where the thread goes on; the others are return addresses, so the call is
-    before them: look symbols up at ``address - 1``. ``complete`` says that the walk ended at
-    the beginning of the thread and not for want of memory or tables. ``method`` is
-    ``eh_frame``, ``frame_pointer`` if that was followed at least once, ``none`` for no step.
-    ``words`` are the positions in the copied stack (in 8-byte words) that the walk read: the
-    same registers and the same words give the same walk, and if not ``uses_frame_pointer``
-    that register may differ. ``stack_pointers`` are the stack pointer in each frame, where
-    they are known of all.
+    The first is the instruction pointer. The others are return addresses, so the call is before
+    them: look symbols up at ``address - 1``.
+
+    Attributes:
+        complete: The walk ended at the start of the thread, not for lack of memory or tables.
+        method: ``frame_pointer`` if that was followed at least once; ``none``: no step.
+        words: Positions in the copied stack, in 8-byte words, that the walk read. The same
+            registers and words give the same walk.
+        uses_frame_pointer: False: that register can differ as well.
+        stack_pointers: The stack pointer in each frame; empty: not all are known.
     """
 
     addresses: tuple[int, ...]
@@ -83,10 +84,13 @@ class PythonStack(NamedTuple):
     """
     Python frames of one thread, innermost first.
 
-    ``entries`` are the positions in ``frames`` of those that were called from C: each is
-    the outermost of one evaluation loop. One that is not above the one before it, or -1, is
-    of a loop without a frame. ``status`` is ``enum python_status``. ``places`` are addresses
-    on the stack, one for each entry, that are in the native frame of its loop; 0: not known.
+    Attributes:
+        entries: Positions in ``frames`` of the outermost frame of each evaluation loop, which C
+            code called. A position not above the one before it, or -1, is of a loop without
+            a frame.
+        status: ``enum python_status``.
+        places: For each entry an address on the stack in the native frame of its loop; 0:
+            unknown.
     """
 
     frames: tuple[Frame, ...]
@@ -99,9 +103,9 @@ class MergedStack(NamedTuple):
     """
     One stack of Python and native frames, innermost first.
 
-    ``complete`` is true when both walks reached the beginning of the thread and fit
-    together. ``native`` and ``python`` say how each was obtained, or why it is missing:
-    NativeStack's methods, and ``ok``, ``none``, ``no_thread``, ``cut`` or ``broken``.
+    ``complete`` is True when both walks reached the start of the thread and fit together.
+    ``native`` is a method of ``NativeStack``. ``python`` is ``ok``, or why frames are missing:
+    ``none``, ``no_thread``, ``cut`` or ``broken``.
     """
 
     frames: tuple[Frame, ...]
@@ -112,9 +116,9 @@ class MergedStack(NamedTuple):
     @property
     def identity(self) -> int:
         """
-        A hash of what the stack shows, in 63 bits and never 0.
+        A hash of the stack, in 63 bits and never 0.
 
-        So the same stack has the same id in every process, on every host and in every run.
+        The same stack has the same id in every process, on every host and in every run.
         """
         order = ("complete", "native", "python", "frames")
         body = {name: getattr(self, name) for name in order}

@@ -1,4 +1,4 @@
-"""What programs say of their own work: any values."""
+"""Steps and NVTX ranges; programs choose the values of both."""
 
 from typing import Any, Final, NamedTuple
 
@@ -8,10 +8,10 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 class Step(NamedTuple):
     """
-    One turn of what a thread does again and again, as the program says or as the agent found.
+    One iteration of a thread's loop: reported by the program, or detected by the agent.
 
     ``source`` and ``kind`` are ``enum step_source`` and ``enum step_kind``. ``span_id`` is that of
-    the program's own span of the step; empty: it has none.
+    the program's own span of the step; empty: none.
     """
 
     end_ktime_ns: int
@@ -33,10 +33,10 @@ class Step(NamedTuple):
 
 class Range(NamedTuple):
     """
-    A range that a program marked with NVTX; ``tid`` is the thread in which it ended.
+    A range that a program marked with NVTX; ``tid`` is the thread that ended it.
 
-    Its ids come from the program, as do those of what its thread was in. ``range_kind`` is an ``enum
-    range_kind``. ``parent_span_id`` may be empty: it was in nothing.
+    All ids come from the program. ``range_kind`` is an ``enum range_kind``. An empty
+    ``parent_span_id`` means that it was in no span.
     """
 
     end_ktime_ns: int
@@ -56,7 +56,7 @@ class Range(NamedTuple):
 
 
 def step_of(values: tuple[Any, ...]) -> Step:
-    """Return a step, of what follows its record's size; ids that no span has are left out."""
+    """Make a step of its record's values after ``size``; ids of zeros become empty."""
     *times, number, wait_ns, trace_id, span_id, flags, source, confidence, kind, name, comm = values
     has_span = any(trace_id) and any(span_id)
     return Step._make(
@@ -72,7 +72,7 @@ def step_of(values: tuple[Any, ...]) -> Step:
 
 
 def range_of(values: tuple[Any, ...]) -> Range:
-    """Return a range, of what follows its record's size; the id of no parent is empty."""
+    """Make a range of its record's values after ``size``; a parent's id of zeros becomes empty."""
     *numbers, parent_id, start_tid, flags, kind, name, domain, comm = values
     own = (parent_id if any(parent_id) else b"", start_tid, flags, kind)
     return Range._make((*numbers, *own, *map(_text, (name, domain, comm))))

@@ -1,8 +1,8 @@
 """
-Device memory as an allocator sees it: segments that it took, blocks in them, what was done.
+Device memory of an allocator: segments, blocks in them, and operations on them.
 
-Sizes are bytes, addresses those of the device. An allocator takes segments from the layer below
-it and hands out blocks of them, whose sizes it rounds up.
+Addresses are those of the device. An allocator takes segments from the layer below it and
+allocates blocks in them, whose sizes it rounds up.
 """
 
 from array import array
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from otel_gpu.wire.frames import Frame
 
 NO_STACK = 0
-"""The stack of what has none."""
+"""The stack is unknown."""
 SHARED = (0, 0)
-"""The pool that everybody is served from who has none of its own."""
+"""The pool of streams that have no pool of their own."""
 
 
 class BlockState(StrEnum):
-    """What a block is used for; ``PENDING`` was given back, and waits for a stream."""
+    """State of a block; ``PENDING`` was freed by the program, and waits for a stream."""
 
     ALLOCATED = "allocated"
     PENDING = "pending"
@@ -26,7 +26,7 @@ class BlockState(StrEnum):
 
 
 class Action(IntEnum):
-    """What was done to memory; ``FREE_REQUESTED`` blocks may be in use until ``FREE``."""
+    """Operation on memory; ``FREE_REQUESTED`` blocks can be in use until ``FREE``."""
 
     ALLOCATE = 0
     FREE_REQUESTED = 1
@@ -42,8 +42,7 @@ class Block(NamedTuple):
     """
     A part of a segment.
 
-    ``address`` is -1 and ``requested_bytes`` None where they are not known. ``stack`` is where
-    it was allocated.
+    ``address`` -1 and ``requested_bytes`` None: unknown. ``stack`` is the stack that allocated it.
     """
 
     address: int
@@ -55,10 +54,10 @@ class Block(NamedTuple):
 
 class Segment(NamedTuple):
     """
-    Memory that an allocator took, and has not given back.
+    Memory that an allocator holds.
 
-    ``pool`` is ``SHARED`` for what everybody is served from. Of an expandable segment
-    ``size_bytes`` is what is mapped. ``is_small``: it serves small requests only.
+    For an expandable segment ``size_bytes`` is the mapped part. ``is_small``: it serves small
+    requests only.
     """
 
     device: int
@@ -74,11 +73,11 @@ class Segment(NamedTuple):
 
 class Operations:
     """
-    What was done to the memory of one device, in order, as columns.
+    Operations on the memory of one device, in order, as columns.
 
-    ``sizes_bytes`` of allocations are what was asked for, before rounding. Of
-    ``OUT_OF_MEMORY`` the address is what the device had free. ``unix_us`` is 0 where no time
-    is known. ``pools`` has, by its number, what asked a pool of its own and got nothing.
+    ``sizes_bytes`` of allocations are the requested sizes, before rounding. The address of
+    ``OUT_OF_MEMORY`` is the free memory of the device in bytes. ``unix_us`` 0: unknown.
+    ``pools`` has the pools of failed requests, by the number of the operation.
     """
 
     _COLUMNS = ("actions", "addresses", "sizes_bytes", "stacks", "streams", "unix_us")
@@ -97,7 +96,7 @@ class Operations:
         return len(self.actions)
 
     def part(self, start: int, end: int) -> "Operations":
-        """Return a stretch of them."""
+        """Return the operations from ``start`` up to ``end``."""
         part = Operations()
         for name in self._COLUMNS:
             setattr(part, name, getattr(self, name)[start:end])
@@ -106,7 +105,7 @@ class Operations:
 
 
 class Phase(NamedTuple):
-    """A stretch of the program with a name, such as a step of an optimizer."""
+    """A named phase of the program, such as a step of an optimizer."""
 
     device: int
     name: str
@@ -116,17 +115,17 @@ class Phase(NamedTuple):
 
 class MemorySnapshot(NamedTuple):
     """
-    What one allocator holds of one device, and what led there.
+    What one allocator holds of one device, and the operations before.
 
     Attributes:
-        ktime_ns: When it was made; the clock of the capture.
+        ktime_ns: Time of the snapshot, of the clock of the capture.
         device: The number of the device.
-        segments: All that it holds.
-        operations: What was done before, as far as it was recorded.
-        stacks: The stacks that are named by their number, innermost frame first.
+        segments: All segments of the allocator.
+        operations: Recorded operations before the snapshot.
+        stacks: By number, innermost frame first.
         phases: In order.
-        is_expandable: Whether its segments can grow; None where that is not known.
-        capacity_bytes: The memory of the device; 0: not known.
+        is_expandable: Whether segments can grow; None: unknown.
+        capacity_bytes: Memory of the device; 0: unknown.
     """
 
     ktime_ns: int

@@ -1,8 +1,8 @@
 """
-What the counters of network ports under /sys/class/infiniband mean, by the names of their files.
+Counters of network ports under /sys/class/infiniband, by the names of their files.
 
-Those of ``counters`` are InfiniBand's; those of ``hw_counters`` each driver's own (``mlx5``,
-``bnxt_re``, ``efa``). What has no row here is not read.
+Files of ``counters`` are InfiniBand's; those of ``hw_counters`` are the driver's (``mlx5``,
+``bnxt_re``, ``efa``). Files without a row here are not read.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Meaning(StrEnum):
-    """What a counter counts."""
+    """The unit or event that a counter counts."""
 
     TRANSMITTED_BYTES = "transmitted_bytes"
     RECEIVED_BYTES = "received_bytes"
@@ -35,11 +35,11 @@ TRAFFIC: Final = frozenset(
         Meaning.WAITED_TICKS,
     }
 )
-"""Of a healthy network that is used: such counters rise all the time."""
+"""Counters that rise all the time on a healthy network."""
 
 
 class Counter(NamedTuple):
-    """What a counter means, and how much one of it is."""
+    """The meaning of a counter, and the amount that one count stands for."""
 
     meaning: Meaning
     factor: int = 1
@@ -49,7 +49,7 @@ def _rows(meaning: Meaning, *names: str) -> dict[str, Counter]:
     return dict.fromkeys(names, Counter(meaning))
 
 
-# InfiniBand counts data in words of four bytes. The drivers without these files have others.
+# InfiniBand counts data in words of four bytes. Drivers without these files count bytes.
 _WORD_BYTES = 4
 COUNTERS: Final[Mapping[str, Counter]] = {
     "port_xmit_data": Counter(Meaning.TRANSMITTED_BYTES, _WORD_BYTES),
@@ -73,7 +73,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         *("np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored"),
         *("tx_cnp_pkts", "rx_cnp_pkts", "rx_ecn_marked_pkts", "impaired_remote_conn_events"),
     ),
-    # Not those of work that is flushed when a queue is taken down, nor of what no one listens to.
+    # Without counters of work that is flushed when a queue is closed, or that no program reads.
     **_rows(
         Meaning.ERROR,
         *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards"),
@@ -90,4 +90,4 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     ),
     **_rows(Meaning.LINK_DOWN, "link_downed"),
 }
-"""By name; of two with the same meaning that are traffic, the first one that a port has counts."""
+"""By name; of several traffic counters with the same meaning, the first one that a port has is used."""

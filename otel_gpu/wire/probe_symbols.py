@@ -1,4 +1,4 @@
-"""Which exported symbols carry probes: the spellings of the probe table's APIs."""
+"""Selects the exported symbols that carry probes: the spellings of the probe table's APIs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ _LIBRARIES = (
 )
 _API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 
-# Spellings in the order of their wire number (``cuda_call_record.variant``).
+# Spellings by their wire number (``cuda_call_record.variant``).
 VARIANTS: tuple[str, ...] = (
     *("", "_v2", "_v3", "_ptsz", "_ptds"),
     *("_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"),
@@ -26,7 +26,7 @@ _SPELLING = re.compile(
 
 
 class Probe(NamedTuple):
-    """A symbol to probe: where it is in its file, and which API it is."""
+    """A symbol to probe: its offset in the file, and its API."""
 
     symbol: str
     file_offset: int
@@ -35,13 +35,13 @@ class Probe(NamedTuple):
 
 
 def layer_of_library(name: str) -> int:
-    """Return the layer whose APIs a library exports, by the name of its file."""
+    """Return the layer whose APIs a library exports, by its file name."""
     found = (layer for prefix, layer in _LIBRARIES if name.startswith(prefix))
     return next(found, wire.LAYER_DRIVER)
 
 
 def api_of_symbol(symbol: str) -> tuple[Api, int] | None:
-    """Return the API that an exported symbol implements and its variant number; None: no row's."""
+    """Return the API that an exported symbol implements, and its variant; None: not in the table."""
     match = _SPELLING.match(symbol)
     if match is None:
         return None
@@ -52,11 +52,11 @@ def api_of_symbol(symbol: str) -> tuple[Api, int] | None:
 
 def probes_of(symbols: Iterable[tuple[str, int]], library: str = "") -> list[Probe]:
     """
-    Choose which of a library's exported functions, as (name, file offset), to probe.
+    Choose the functions to probe among a library's exported ones, as (name, file offset).
 
-    Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
-    ``library`` says what else it may hold: NCCL has a CUDA runtime of its own, whose calls nobody
-    but NCCL makes. What only tells which device is current is in ``capture/probes/device_queries.py``.
+    Aliases share an offset; the shortest name wins, so that no call counts twice. A ``library``
+    named as NCCL contains a CUDA runtime that only NCCL calls: it gets no probes. For functions
+    that only return the current device see ``capture/probes/device_queries.py``.
     """
     is_nccl = layer_of_library(library) == wire.LAYER_NCCL
     chosen: dict[int, Probe] = {}

@@ -1,14 +1,13 @@
 """
-The probe table: every API of CUDA, NCCL and verbs that is watched, and how its arguments lie.
+The probe table: the watched APIs of CUDA, NCCL and verbs, and the positions of their arguments.
 
-A row names the base symbol. Libraries export it in several spellings (`_v2` for a
-changed signature, `_ptsz` and `_ptds` for per-thread default streams, `Config` for one
-argument more); each one that a mapped library exports gets a probe, and all count as the
-same API.
+A row names the base symbol. Libraries export it in several spellings: ``_v2`` for a changed
+signature, ``_ptsz`` and ``_ptds`` for per-thread default streams, ``Config`` for one more
+argument. Each exported spelling gets a probe, and all count as the same API.
 
-Slots are argument positions from 1 as the platform's calling convention sees them:
-a ``dim3`` passed by value takes two. Row numbers are on the wire and in recordings,
-so they are never reused; new rows go at the end of their block.
+Slots are argument positions from 1 in the platform's calling convention: a ``dim3`` passed by
+value takes two. Row numbers are on the wire and in recordings, so they are never reused; new
+rows go at the end of their block.
 """
 
 import functools
@@ -22,8 +21,8 @@ class Api(NamedTuple):
     """
     One API.
 
-    ``number`` identifies it on the wire; ``family`` and ``layer`` are enumerators
-    of ``bpf/events.h``; the ``*_slot`` fields say where its arguments are (0: none).
+    ``number`` identifies it on the wire. ``family`` and ``layer`` are enumerators of
+    ``bpf/events.h``. The ``*_slot`` fields are argument positions; 0: none.
     """
 
     number: int
@@ -56,7 +55,7 @@ class Api(NamedTuple):
 
     @property
     def preload(self) -> int:
-        """``counted_by_preload``, as the kernel side has it."""
+        """``counted_by_preload``, as a field of ``struct api_descriptor``."""
         return int(self.counted_by_preload)
 
     @property
@@ -66,15 +65,15 @@ class Api(NamedTuple):
 
     @property
     def tells_device(self) -> bool:
-        """Whether it only says which device is current, and counts as no call."""
+        """Whether it only returns the current device, and is not counted as a call."""
         return self.family == wire.FAMILY_GET_DEVICE
 
     @property
     def counted_by_preload(self) -> bool:
         """
-        Whether a preloaded program counts it, and no probe.
+        Whether the preload library counts it in place of a probe.
 
-        Of the others the kernel side has to know more than how long they took.
+        For other APIs the kernel side needs more than the duration.
         """
         return (
             self.layer in (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
@@ -100,7 +99,7 @@ LAYER_NAMES: Mapping[int, str] = {
 
 
 def _api(layer: int, number: int, name: str, family: int, **slots: int) -> Api:
-    # "size" is "size_slot".
+    # ``size=1`` sets ``size_slot``.
     named = {slot if slot in Api._fields else f"{slot}_slot": n for slot, n in slots.items()}
     return Api(number, name, layer, family, **named)
 
@@ -111,7 +110,7 @@ _nccl = functools.partial(_api, wire.LAYER_NCCL, family=wire.FAMILY_COMMUNICATOR
 
 
 def _collective(number: int, name: str, operation: int, **slots: int) -> Api:
-    # "size" is of the elements.
+    # ``size`` is the position of the number of elements.
     called = {"nccl": wire.NCCL_COLLECTIVE, "operation": operation}
     return _api(wire.LAYER_NCCL, number, name, wire.FAMILY_COLLECTIVE, **called, **slots)
 
@@ -139,14 +138,14 @@ _EXTENT = {"size": 2, "size_form": wire.SIZE_OF_EXTENT, **_OUT1}
 _ARRAY = {"size": 3, "size_form": wire.SIZE_OF_ARRAY, **_OUT1}
 _ARRAY_3D = {"size": 3, "size_form": wire.SIZE_OF_ARRAY_3D, **_OUT1}
 _COPY_3D = {"size": 1, "size_form": wire.SIZE_OF_COPY_3D}
-# The stream is the last argument, whose place differs between versions of CUDA.
+# The stream is the last argument, whose position differs between versions of CUDA.
 _LIST = {"size": 3, "size_form": wire.SIZE_OF_LIST, **_ANY}
 _PREFETCH = {"address": 1, "size": 2}
 _CU_COPY_2D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_2D}
 _CU_COPY_3D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_3D}
 _CU_ARRAY = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY, **_OUT1}
 _CU_ARRAY_3D = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY_3D, **_OUT1}
-# Events are in the slot of functions.
+# The position of the event is ``function_slot``.
 _RECORD = {"function": 1, "stream": 2, "stream_work": wire.WORK_RECORDED}
 _WAIT_EVENT = {"stream": 1, "function": 2, "stream_work": wire.WORK_AWAITED}
 _EVENT_OVER = {"function": 1, "stream_work": wire.WORK_EVENT_OVER}
@@ -342,7 +341,7 @@ APIS: tuple[Api, ...] = (
     _nccl(212, "ncclCommDestroy", nccl=wire.NCCL_DESTROY),
     _nccl(213, "ncclCommAbort", nccl=wire.NCCL_ABORT),
     _nccl(214, "ncclCommRevoke"),
-    # Whoever only asks does not feed a device.
+    # A query enqueues no work.
     _nccl(215, "ncclCommGetAsyncError", family=wire.FAMILY_QUERY, nccl=wire.NCCL_ASYNC_ERROR),
     _nccl(216, "ncclCommCount", family=wire.FAMILY_QUERY, nccl=wire.NCCL_COUNT),
     _nccl(217, "ncclCommUserRank", family=wire.FAMILY_QUERY, nccl=wire.NCCL_USER_RANK),
@@ -373,11 +372,11 @@ APIS: tuple[Api, ...] = (
 )
 
 COUNTED_APIS = tuple(api for api in APIS if not api.tells_device)
-"""Those whose calls count."""
+"""The APIs whose calls are counted."""
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}
 
-# From which number on the rows are of a layer.
+# The first row number of each layer.
 _FIRST_APIS = (
     (230, wire.LAYER_VERBS),
     (192, wire.LAYER_NCCL),
@@ -387,6 +386,6 @@ _FIRST_APIS = (
 
 
 def unknown_api(number: int) -> Api:
-    """Return an API that is not in this table, from a recording of a later version."""
+    """Return a stand-in for an API that only a later version has."""
     layer = next(layer for first, layer in _FIRST_APIS if number >= first)
     return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)

@@ -1,4 +1,4 @@
-"""Why records cannot be understood; the words are those of the metric that counts them."""
+"""Reasons for rejected records; the texts are values of an attribute of the metric that counts them."""
 
 from otel_gpu.wire.events import Event
 
@@ -10,11 +10,11 @@ BAD_BODY = "bad_body"
 
 
 class RejectedError(Exception):
-    """A record that cannot be understood; its text is the reason that is counted."""
+    """A record that cannot be decoded; its text is the reason that is counted."""
 
 
 class PartlyRejectedError(Exception):
-    """A record that is an event without some of its entries, which cannot be understood."""
+    """Some entries of a record cannot be decoded; ``event`` has the others."""
 
     def __init__(self, event: Event, entries: int) -> None:
         super().__init__(BAD_BODY)
