@@ -46,12 +46,12 @@ class Baseline(NamedTuple):
 
 def of_calls(pid: int, program_ktime_ns: int, api: int, copy_kind: int) -> Baseline:
     """Return the baseline of the calls of one API."""
-    return Baseline(pid, program_ktime_ns, api, copy_kind)
+    return Baseline(pid=pid, program_ktime_ns=program_ktime_ns, api=api, copy_kind=copy_kind)
 
 
 def of_gaps(pid: int, program_ktime_ns: int) -> Baseline:
     """Return the baseline of the gaps of a process."""
-    return Baseline(pid, program_ktime_ns, _GAPS, wire.COPY_NONE)
+    return Baseline(pid=pid, program_ktime_ns=program_ktime_ns, api=_GAPS, copy_kind=wire.COPY_NONE)
 
 
 class _Program:
@@ -200,7 +200,11 @@ class Baselines:
             return None
         min_ns = min(aggregate.min for aggregate in aggregates)
         max_ns = max(aggregate.max for aggregate in aggregates)
-        median_ns = int(percentile_ns(0.5, buckets, middles_ns, min_ns, max_ns))
+        median_ns = int(
+            percentile_ns(
+                share=0.5, buckets=buckets, middles_ns=middles_ns, min_ns=min_ns, max_ns=max_ns
+            )
+        )
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         if windows is not None and windows.is_rising():
             return min(median_ns, windows.first_ns)
@@ -220,7 +224,15 @@ class Baselines:
         window = windows.take(aggregates)
         if window is not None and self.state.middles_ns:
             max_ns = max(aggregate.max for aggregate in aggregates)
-            median_ns = int(percentile_ns(0.5, window, self.state.middles_ns, 0, max_ns))
+            median_ns = int(
+                percentile_ns(
+                    share=0.5,
+                    buckets=window,
+                    middles_ns=self.state.middles_ns,
+                    min_ns=0,
+                    max_ns=max_ns,
+                )
+            )
             if not windows.medians_ns:
                 windows.first_ns = median_ns
             windows.medians_ns.append(median_ns)

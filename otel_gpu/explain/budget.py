@@ -76,7 +76,15 @@ class ChainBudget:
         second = max(self._settled, (effect.start_unix_ns + effect.duration_ns) // _NS_PER_SECOND)
         entries = self._seconds.setdefault(second, [])
         self._number += 1
-        heapq.heappush(entries, _Entry(chain.is_failure, effect.excess_ns, -self._number, chain))
+        heapq.heappush(
+            entries,
+            _Entry(
+                is_failure=chain.is_failure,
+                excess_ns=effect.excess_ns,
+                minus_number=-self._number,
+                chain=chain,
+            ),
+        )
         self._traces[effect.trace_id] = self._traces.get(effect.trace_id, 0) + 1
         if any(effect.trace_id) and self._traces[effect.trace_id] > CHAINS_PER_TRACE:
             of_trace = (

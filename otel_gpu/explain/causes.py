@@ -137,7 +137,11 @@ class Causes:
         """
         duration_ns = max(0, subject.end_ktime_ns - subject.start_ktime_ns)
         window = ThreadWindow(
-            subject.pid, subject.tid, subject.start_ktime_ns, subject.end_ktime_ns, subject.place
+            pid=subject.pid,
+            tid=subject.tid,
+            start_ktime_ns=subject.start_ktime_ns,
+            end_ktime_ns=subject.end_ktime_ns,
+            place=subject.place,
         )
         off_cpu = self._off_cpu.cut(window, stalls)
         delays = self._collectives.delays(
@@ -147,7 +151,11 @@ class Causes:
         rest = self._find_rest(subject, off_cpu, duration_ns)
         intervals = self._devices.split(subject, cut_delays([*off_cpu, *rest], delays, kinds))
         causes = self._group(
-            intervals, duration_ns, _Waiter(subject.pid, subject.place), 0, frozenset({subject.tid})
+            intervals=intervals,
+            duration_ns=duration_ns,
+            waiter=_Waiter(subject.pid, subject.place),
+            depth=0,
+            path=frozenset({subject.tid}),
         )
         unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
         return rank(causes, subject.usual_ns), unexplained_ns
@@ -167,7 +175,9 @@ class Causes:
         left_ns -= blocked_ns
         if run_queue_ns:
             kind, culprit = clear_cause(kept_run_queue) or (CauseKind.RUN_QUEUE, None)
-            yield CauseInterval(kind, run_queue_ns, culprit, subject.span)
+            yield CauseInterval(
+                kind=kind, time_ns=run_queue_ns, culprit=culprit, evidence=subject.span
+            )
         known = clear_cause(kept_blocked)
         if blocked_ns and known is None:
             where = subject.pid, subject.place, subject.span
@@ -178,10 +188,10 @@ class Causes:
             kind, culprit = known or (rules.blocked_kind(WaitReason.NONE, subject.place), None)
             alike = [interval for interval in kept_blocked if interval.kind == kind]
             yield CauseInterval(
-                kind,
-                blocked_ns,
-                culprit,
-                subject.span,
+                kind=kind,
+                time_ns=blocked_ns,
+                culprit=culprit,
+                evidence=subject.span,
                 is_repeated=all(interval.is_repeated for interval in alike),
                 resource=clear_resource(
                     (interval.resource, interval.time_ns) for interval in alike
@@ -194,7 +204,9 @@ class Causes:
         place = subject.place
         if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
             # A launch that used a CPU found its queue full. Here that is not known.
-            yield CauseInterval(CauseKind.UNEXPLAINED, on_cpu_ns, None, subject.span)
+            yield CauseInterval(
+                kind=CauseKind.UNEXPLAINED, time_ns=on_cpu_ns, culprit=None, evidence=subject.span
+            )
             return
         if place == rules.Place.LAUNCH and on_cpu_ns > max(
             self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
@@ -208,14 +220,21 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield CauseInterval(CauseKind.FORK, forked_ns, culprit, evidence.of_fork(fork))
+                    yield CauseInterval(
+                        kind=CauseKind.FORK,
+                        time_ns=forked_ns,
+                        culprit=culprit,
+                        evidence=evidence.of_fork(fork),
+                    )
                     on_cpu_ns -= forked_ns
         kind = rules.on_cpu_kind(place)
         lines = NO_LINES
         if kind == CauseKind.HOST_WORK:
             thread = (subject.pid, subject.tid)
             lines = self._samples.of(*thread, subject.start_ktime_ns, subject.end_ktime_ns)
-        yield CauseInterval(kind, on_cpu_ns, None, subject.span, lines=lines)
+        yield CauseInterval(
+            kind=kind, time_ns=on_cpu_ns, culprit=None, evidence=subject.span, lines=lines
+        )
 
     def _group(
         self,
@@ -232,7 +251,9 @@ class Causes:
                 groups.setdefault(key_of(interval), []).append(interval)
         causes = []
         for (kind, _, _), group in groups.items():
-            via = self._find_via(group, duration_ns, waiter, depth, path)
+            via = self._find_via(
+                group=group, duration_ns=duration_ns, waiter=waiter, depth=depth, path=path
+            )
             if kind == CauseKind.UNEXPLAINED and not via and not depth:
                 # Only the whole effect reports what is unexplained.
                 continue
@@ -240,18 +261,20 @@ class Causes:
             longest = max(group, key=lambda interval: interval.time_ns)
             causes.append(
                 Cause(
-                    kind,
-                    time_ns,
-                    share_of(time_ns, duration_ns),
-                    longest.culprit,
-                    evidence.keep_longest(
+                    kind=kind,
+                    time_ns=time_ns,
+                    share=share_of(time_ns, duration_ns),
+                    culprit=longest.culprit,
+                    evidence=evidence.keep_longest(
                         (interval.evidence for interval in group), self._settings.max_evidence
                     ),
-                    via,
-                    clear_resource((interval.resource, interval.time_ns) for interval in group),
-                    merge(interval.lines for interval in group),
-                    longest.trouble,
-                    longest.others,
+                    via=via,
+                    resource=clear_resource(
+                        (interval.resource, interval.time_ns) for interval in group
+                    ),
+                    lines=merge(interval.lines for interval in group),
+                    trouble=longest.trouble,
+                    others=longest.others,
                 )
             )
         return causes
@@ -285,21 +308,47 @@ class Causes:
                 intervals += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
         first = group[0].culprit
         if first is None or first.tid in path:
-            return rank(self._group(intervals, duration_ns, waiter, depth + 1, frozenset(tids)), 0)
+            return rank(
+                self._group(
+                    intervals=intervals,
+                    duration_ns=duration_ns,
+                    waiter=waiter,
+                    depth=depth + 1,
+                    path=frozenset(tids),
+                ),
+                0,
+            )
         if group[0].kind in rules.REPEATED_KINDS:
             tids.add(first.tid)
             intervals = self._unseen.meanwhile(*waiter, first, group, intervals)
         follower = _Waiter(first.pid)
-        return rank(self._group(intervals, duration_ns, follower, depth + 1, frozenset(tids)), 0)
+        return rank(
+            self._group(
+                intervals=intervals,
+                duration_ns=duration_ns,
+                waiter=follower,
+                depth=depth + 1,
+                path=frozenset(tids),
+            ),
+            0,
+        )
 
     def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         # What a thread did in a window, and what its device caused.
         window = ((other.pid, other.tid), start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
-        span = evidence.of_unseen(other, start, start_unix_ns, end - start, EvidenceKind.DEVICE)
+        span = evidence.of_unseen(
+            other=other,
+            start_ktime_ns=start,
+            start_unix_ns=start_unix_ns,
+            time_ns=end - start,
+            kind=EvidenceKind.DEVICE,
+        )
         did: list[CallActivity | StallActivity] = [*self._timeline.calls(*window)]
         did += self._timeline.stalls(*window)
-        return self._devices.split_of(other, span, did, list(self._see_rank(other, start, end)))
+        return self._devices.split_of(
+            other=other, span=span, did=did, intervals=list(self._see_rank(other, start, end))
+        )
 
     def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         # What a thread did in a window in which its rank can have waited for another one.
@@ -322,7 +371,9 @@ class Causes:
         lines = NO_LINES if is_known else self._samples.of(other.pid, other.tid, start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
         times = self._times_of(other, start_unix_ns, end - start)
-        for interval in account_intervals(other, (start, end, start_unix_ns), times, seen, left_ns):
+        for interval in account_intervals(
+            other=other, window=(start, end, start_unix_ns), times=times, seen=seen, left_ns=left_ns
+        ):
             left_ns -= interval.time_ns
             if interval.culprit is not None:
                 interval = interval._replace(culprit=self.names.named(interval.culprit))  # noqa: PLW2901
@@ -332,8 +383,16 @@ class Causes:
             lines = NO_LINES if interval.kind == CauseKind.HOST_WORK else lines
         if left_ns > 0:
             # Off the CPU for too short a time to be sent; or on it, without time accounting.
-            span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield CauseInterval(CauseKind.UNEXPLAINED, left_ns, None, span, lines=lines)
+            span = evidence.of_unseen(
+                other=other, start_ktime_ns=start, start_unix_ns=start_unix_ns, time_ns=end - start
+            )
+            yield CauseInterval(
+                kind=CauseKind.UNEXPLAINED,
+                time_ns=left_ns,
+                culprit=None,
+                evidence=span,
+                lines=lines,
+            )
 
     def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
         # Times of a thread, or of all launching threads of its rank, in a window.
@@ -379,16 +438,27 @@ class Causes:
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
                 span = evidence.of_whole(call, call.end_unix_ns)
                 culprit = None if kind == CauseKind.UNEXPLAINED else other
-                yield CauseInterval(kind, time_ns, culprit, span._replace(culprit=other))
+                yield CauseInterval(
+                    kind=kind,
+                    time_ns=time_ns,
+                    culprit=culprit,
+                    evidence=span._replace(culprit=other),
+                )
         start_unix_ns = start + self._timeline.unix_offset_ns
         unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
         if unseen_ns and left_ns > 0:
             queued_ns = min(left_ns, unseen_ns)
             left_ns -= queued_ns
             span = evidence.of_unseen(
-                other, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT
+                other=other,
+                start_ktime_ns=start,
+                start_unix_ns=start_unix_ns,
+                time_ns=end - start,
+                kind=EvidenceKind.ACCOUNT,
             )
-            yield CauseInterval(CauseKind.RUN_QUEUE, queued_ns, None, span)
+            yield CauseInterval(
+                kind=CauseKind.RUN_QUEUE, time_ns=queued_ns, culprit=None, evidence=span
+            )
 
 
 def _asks(time: ThreadTime) -> bool:

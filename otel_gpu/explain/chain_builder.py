@@ -47,12 +47,20 @@ class ChainBuilder:
         least = (
             Severity.MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else Severity.LOW
         )
-        if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
+        if life_ns is not None and not self._effects.matters(
+            effect=effect, subject=subject, severity=least, life_ns=life_ns
+        ):
             return None
         if effect.kind == EffectKind.KILLED_CALL:
             # How long the call had lasted is not what is wrong.
             name = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
-            return Chain(name, effect._replace(excess_ns=0), (), 0, Severity.HIGH)
+            return Chain(
+                id=name,
+                effect=effect._replace(excess_ns=0),
+                causes=(),
+                unexplained_ns=0,
+                severity=Severity.HIGH,
+            )
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
         if effect.kind == EffectKind.FAILED_CALL:
             fault = self._device_causes.failed_of(effect, subject.device)
@@ -61,14 +69,25 @@ class ChainBuilder:
         if effect.kind == EffectKind.SLOW_GAP:
             effect = effect._replace(stack=_worked_at(causes))
         severity = judge(
-            lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
+            lost_to_host_ns=lost_to_host_ns(effect, causes),
+            excess_ns=effect.excess_ns,
+            window_ns=0,
+            settings=self._settings,
         ).severity
         if effect.kind == EffectKind.NETWORK_EVENT:
             severity = Severity.HIGH
-        if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
+        if life_ns is not None and not self._effects.matters(
+            effect=effect, subject=subject, severity=severity, life_ns=life_ns
+        ):
             return None
         chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
-        return Chain(chain_id, effect, causes, unexplained_ns, severity)
+        return Chain(
+            id=chain_id,
+            effect=effect,
+            causes=causes,
+            unexplained_ns=unexplained_ns,
+            severity=severity,
+        )
 
     def explain_example(self, candidate: Candidate) -> Chain:
         """Return the chain of a call or gap that took no longer than usual."""
@@ -77,7 +96,13 @@ class ChainBuilder:
         if effect.kind == EffectKind.USUAL_GAP:
             effect = effect._replace(stack=_worked_at(causes))
         chain_id = f"{effect.kind}-{subject.pid}-{subject.tid}-{subject.start_ktime_ns}"
-        return Chain(chain_id, effect, causes, unexplained_ns, Severity.LOW)
+        return Chain(
+            id=chain_id,
+            effect=effect,
+            causes=causes,
+            unexplained_ns=unexplained_ns,
+            severity=Severity.LOW,
+        )
 
 
 def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> Api:

@@ -129,7 +129,13 @@ class CodeLocations:
         if gap is not None and stack is not None:
             end_ktime_ns, work_ns = gap
             if end_ktime_ns == event.start_ktime_ns and work_ns > 0:
-                self._add(event.pid, _AFTER_WORK, _ANYBODY, stack, work_ns)
+                self._add(
+                    pid=event.pid,
+                    state=_AFTER_WORK,
+                    culprit_pid=_ANYBODY,
+                    stack=stack,
+                    time_ns=work_ns,
+                )
 
     def find(
         self, pid: int, state: str, culprit_pid: int = _ANYBODY, tid: int = _ALL_THREADS
@@ -192,7 +198,7 @@ class CodeLocations:
         """
         places: dict[Frame | None, Seen] = {}
         for part, time_ns in queued.items():
-            found = self._find_part(pid, part, culprit_pid, tid)
+            found = self._find_part(pid=pid, part=part, culprit_pid=culprit_pid, tid=tid)
             if found is not None:
                 place = places.setdefault(found.stack.place, Seen(found.stack))
                 place.time_ns += time_ns
@@ -202,7 +208,7 @@ class CodeLocations:
 
     def _find_part(self, pid: int, part: Queued, culprit_pid: int, tid: int) -> Seen | None:
         if not part.is_preempted:
-            return self.find(pid, _WOKEN[part.api > 0], culprit_pid, tid)
+            return self.find(pid=pid, state=_WOKEN[part.api > 0], culprit_pid=culprit_pid, tid=tid)
         if part.api:
             return self.find(pid, _in_call(part.api))
         lines = self.lines(pid, tid or None, AT_WORK if tid else LAUNCHING)
@@ -266,14 +272,37 @@ class CodeLocations:
         calls = bool(event.root_start_ktime_ns)
         if queued_ns > 0 and not is_preempted:
             state = _WOKEN[event.call_start_ktime_ns > 0]
-            self._add(pid, state, event.culprit_pid, stack, queued_ns, calls=calls, tid=event.tid)
+            self._add(
+                pid=pid,
+                state=state,
+                culprit_pid=event.culprit_pid,
+                stack=stack,
+                time_ns=queued_ns,
+                calls=calls,
+                tid=event.tid,
+            )
         elif queued_ns > 0 and context == wire.CONTEXT_GAP:
             # Its length does not matter: it is one sample of what the thread did before.
-            self._add(pid, TimeState.HOST, _ANYBODY, stack, 1, calls=calls)
+            self._add(
+                pid=pid,
+                state=TimeState.HOST,
+                culprit_pid=_ANYBODY,
+                stack=stack,
+                time_ns=1,
+                calls=calls,
+            )
         blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
         if blocked_ns > 0:
             state = state_of(wire.STATE_BLOCKED, context, activity.reason) or TimeState.OTHER
-            self._add(pid, state, event.waker_pid, stack, blocked_ns, calls=calls, tid=event.tid)
+            self._add(
+                pid=pid,
+                state=state,
+                culprit_pid=event.waker_pid,
+                stack=stack,
+                time_ns=blocked_ns,
+                calls=calls,
+                tid=event.tid,
+            )
 
     def _observe_call(self, activity: CallActivity, stack: CallStack) -> None:
         event, family = activity.event, activity.api.family
@@ -281,8 +310,16 @@ class CodeLocations:
             return
         state = TimeState.GPU_WAIT if family == wire.FAMILY_SYNCHRONIZE else TimeState.API
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
-        self._add(event.pid, state, _ANYBODY, stack, duration_ns)
-        self._add(event.pid, _in_call(event.api), _ANYBODY, stack, duration_ns)
+        self._add(
+            pid=event.pid, state=state, culprit_pid=_ANYBODY, stack=stack, time_ns=duration_ns
+        )
+        self._add(
+            pid=event.pid,
+            state=_in_call(event.api),
+            culprit_pid=_ANYBODY,
+            stack=stack,
+            time_ns=duration_ns,
+        )
         self.observe_work(activity)
 
     def _add(

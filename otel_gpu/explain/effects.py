@@ -84,7 +84,13 @@ class Effects:
         if kind is None:
             return None
         usual_ns = min(duration_ns, median_ns or 0)
-        return self._describe(candidate, kind, duration_ns, usual_ns, duration_ns - usual_ns)
+        return self._describe(
+            candidate=candidate,
+            kind=kind,
+            duration_ns=duration_ns,
+            usual_ns=usual_ns,
+            excess_ns=duration_ns - usual_ns,
+        )
 
     def lost_ns(
         self, baseline: Baseline, duration_ns: int, *, failed: bool, is_slow: bool
@@ -110,7 +116,9 @@ class Effects:
         is_gap = isinstance(event, Gap)
         duration_ns = max(0, event.end_ktime_ns - event.start_ktime_ns)
         kind = EffectKind.USUAL_GAP if is_gap else EffectKind.USUAL_CALL
-        return self._describe(candidate, kind, duration_ns, 0, 0)
+        return self._describe(
+            candidate=candidate, kind=kind, duration_ns=duration_ns, usual_ns=0, excess_ns=0
+        )
 
     def _describe(
         self,
@@ -124,34 +132,34 @@ class Effects:
         event = activity.event
         start = event.start_ktime_ns
         effect = Effect(
-            kind,
-            activity.process,
-            _api_of(activity),
-            event.tid,
-            event.comm,
-            activity.start_unix_ns,
-            duration_ns,
-            excess_ns,
-            activity.trace_id,
-            activity.span_id,
-            evidence.stack_of(activity),
-            isinstance(event, OpenCall) and event.began_before_capture,
+            kind=kind,
+            process=activity.process,
+            api=_api_of(activity),
+            tid=event.tid,
+            comm=event.comm,
+            start_unix_ns=activity.start_unix_ns,
+            duration_ns=duration_ns,
+            excess_ns=excess_ns,
+            trace_id=activity.trace_id,
+            span_id=activity.span_id,
+            stack=evidence.stack_of(activity),
+            began_before_capture=isinstance(event, OpenCall) and event.began_before_capture,
         )
         subject = Subject(
-            event.pid,
-            event.tid,
-            start,
-            start + duration_ns,
-            event.blocked_ns,
-            event.run_queue_ns,
-            self._place_of(candidate),
-            usual_ns,
-            evidence.of_whole(activity, candidate.end_unix_ns),
-            event.program_ktime_ns,
-            isinstance(event, OpenCall),
-            isinstance(activity, GapActivity) and _is_polling(activity),
-            activity.process,
-            activity.device,
+            pid=event.pid,
+            tid=event.tid,
+            start_ktime_ns=start,
+            end_ktime_ns=start + duration_ns,
+            blocked_ns=event.blocked_ns,
+            run_queue_ns=event.run_queue_ns,
+            place=self._place_of(candidate),
+            usual_ns=usual_ns,
+            span=evidence.of_whole(activity, candidate.end_unix_ns),
+            program_ktime_ns=event.program_ktime_ns,
+            is_open=isinstance(event, OpenCall),
+            is_polling=isinstance(activity, GapActivity) and _is_polling(activity),
+            process=activity.process,
+            device=activity.device,
         )
         return effect, subject
 
@@ -206,7 +214,12 @@ def baseline_of(event: CudaCall | Gap) -> Baseline:
     """Return the series that a call or gap is compared with."""
     if isinstance(event, Gap):
         return of_gaps(event.pid, event.program_ktime_ns)
-    return of_calls(event.pid, event.program_ktime_ns, event.api, event.copy_kind)
+    return of_calls(
+        pid=event.pid,
+        program_ktime_ns=event.program_ktime_ns,
+        api=event.api,
+        copy_kind=event.copy_kind,
+    )
 
 
 def _is_polling(gap: GapActivity) -> bool:

@@ -36,7 +36,12 @@ def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
     """
     Return the part of a stall in which the thread could not run, and the thread that ended it.
     """
-    span = _interval(EvidenceKind.BLOCKED, stall.event, stall.start_unix_ns, stall.runnable_unix_ns)
+    span = _interval(
+        kind=EvidenceKind.BLOCKED,
+        event=stall.event,
+        start_unix_ns=stall.start_unix_ns,
+        end_unix_ns=stall.runnable_unix_ns,
+    )
     return span._replace(
         waker=waker,
         reason=stall.reason,
@@ -49,7 +54,12 @@ def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
 
 def of_run_queue(stall: StallActivity) -> Evidence:
     """Return the part of a stall in which the thread waited for a CPU."""
-    span = _interval(EvidenceKind.RUN_QUEUE, stall.event, stall.runnable_unix_ns, stall.end_unix_ns)
+    span = _interval(
+        kind=EvidenceKind.RUN_QUEUE,
+        event=stall.event,
+        start_unix_ns=stall.runnable_unix_ns,
+        end_unix_ns=stall.end_unix_ns,
+    )
     return span._replace(
         culprit=culprit_of(stall),
         span_id=stall.run_queue_span_id,
@@ -61,7 +71,12 @@ def of_run_queue(stall: StallActivity) -> Evidence:
 def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event
-    span = _interval(EvidenceKind.FORK, event, fork.start_unix_ns, fork.end_unix_ns)
+    span = _interval(
+        kind=EvidenceKind.FORK,
+        event=event,
+        start_unix_ns=fork.start_unix_ns,
+        end_unix_ns=fork.end_unix_ns,
+    )
     return span._replace(
         culprit=Culprit(event.pid, event.tid, event.comm),
         span_id=fork.span_id,
@@ -72,7 +87,12 @@ def of_fork(fork: ForkActivity) -> Evidence:
 def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
     """Return a whole call or gap, the interval of its totals."""
     kind = EvidenceKind.GAP if isinstance(activity, GapActivity) else EvidenceKind.CALL
-    span = _interval(kind, activity.event, activity.start_unix_ns, end_unix_ns)
+    span = _interval(
+        kind=kind,
+        event=activity.event,
+        start_unix_ns=activity.start_unix_ns,
+        end_unix_ns=end_unix_ns,
+    )
     return span._replace(
         span_id=activity.span_id, stack=stack_of(activity), trace_id=activity.trace_id
     )
@@ -91,11 +111,11 @@ def of_unseen(
     With a ``kind`` of ``account``, totals prove that the thread waited for a CPU or had one.
     """
     return Evidence(
-        f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",
-        kind,
-        clamp_unix_ns(start_unix_ns),
-        clamp_unix_ns(start_unix_ns + time_ns),
-        other,
+        id=f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",
+        kind=kind,
+        start_unix_ns=clamp_unix_ns(start_unix_ns),
+        end_unix_ns=clamp_unix_ns(start_unix_ns + time_ns),
+        culprit=other,
     )
 
 
@@ -106,7 +126,7 @@ def _interval(
     end_unix_ns: int,
 ) -> Evidence:
     number = f"{kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
-    return Evidence(number, kind, start_unix_ns, end_unix_ns)
+    return Evidence(id=number, kind=kind, start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
 
 
 def keep_longest(evidence: Iterable[Evidence], limit: int) -> tuple[Evidence, ...]:

@@ -109,13 +109,13 @@ class Explainer:
         self.communicators = self._collectives.communicators
         self._recent = RecentTimes()
         self._causes = Causes(
-            self._timeline,
-            self._quotas,
-            self.settings,
-            self._samples,
-            self._device_causes,
-            self._collectives,
-            self._recent,
+            timeline=self._timeline,
+            quotas=self._quotas,
+            settings=self.settings,
+            samples=self._samples,
+            devices=self._device_causes,
+            collectives=self._collectives,
+            recent=self._recent,
         )
         # Where reports come window by window, each has its own examples.
         self._keeps_examples = keeps_closed
@@ -126,21 +126,29 @@ class Explainer:
         self._incidents = Incidents(
             self.settings, keeps_closed=keeps_closed, find_examples=self.examples.find
         )
-        self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
+        self._hangs = Hangs(
+            collectives=self._collectives,
+            causes=self._causes,
+            incidents=self._incidents,
+            settings=self.settings,
+        )
         self.churn = AllocatorChurn(self.settings)
         self._exits = ProcessExits()
         self._fabric = FabricCauses(self.settings.max_processes)
         self._reasoning = ChainBuilder(
-            self._effects,
-            self._causes,
-            self._device_causes,
-            self._fabric,
-            self._exits,
-            self.settings,
+            effects=self._effects,
+            causes=self._causes,
+            device_causes=self._device_causes,
+            fabric=self._fabric,
+            exits=self._exits,
+            settings=self.settings,
         )
         stragglers = Stragglers(self.communicators, self.settings)
         self._chronic = ChronicCauses(
-            self._baselines.state, self.settings, self.churn.find, stragglers
+            state=self._baselines.state,
+            settings=self.settings,
+            more=self.churn.find,
+            late=stragglers,
         )
         stragglers.places = self._chronic.places
         self._causes.names = self._chronic.names
@@ -327,10 +335,18 @@ class Explainer:
             key = (event.pid, event.tid, event.start_ktime_ns)
             self._incidents.end_hung(key, is_killed=killed_by(event.status) > 0)
         is_first = self._baselines.is_first(
-            event.pid, event.program_ktime_ns, event.api, activity.end_unix_ns
+            pid=event.pid,
+            program_ktime_ns=event.program_ktime_ns,
+            api=event.api,
+            end_unix_ns=activity.end_unix_ns,
         )
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
-            baseline = of_calls(event.pid, event.program_ktime_ns, event.api, event.copy_kind)
+            baseline = of_calls(
+                pid=event.pid,
+                program_ktime_ns=event.program_ktime_ns,
+                api=event.api,
+                copy_kind=event.copy_kind,
+            )
             self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)
         if activity.api.family in ALLOCATOR_FAMILIES:
             has_allocator = self.blocks.knows(activity.process)
@@ -418,7 +434,12 @@ class Explainer:
             # Its stalls came right before it; they can be evicted until it settles.
             thread = event.pid, event.tid
             stalls = self._timeline.stalls(thread, event.start_ktime_ns, event.end_ktime_ns)
-            return Candidate(activity, activity.end_unix_ns, is_first, tuple(stalls))
+            return Candidate(
+                activity=activity,
+                end_unix_ns=activity.end_unix_ns,
+                is_first=is_first,
+                stalls=tuple(stalls),
+            )
 
         for candidate in self._pending.add(activity, make):
             self._settled_early += 1

@@ -222,7 +222,9 @@ class Incidents:
 
     def _begin(self, key: _Key, start_unix_ns: int) -> _Group:
         causes = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
-        return _Group(key, causes, start_unix_ns, start_unix_ns)
+        return _Group(
+            key=key, causes=causes, start_unix_ns=start_unix_ns, end_unix_ns=start_unix_ns
+        )
 
     def _add_to(self, group: _Group, chain: Chain) -> None:
         effect = chain.effect
@@ -295,20 +297,20 @@ class Incidents:
         judged = self._judge(group, kind)
         pid = pid or (group.process.pid if group.process else 0)
         return Incident(
-            f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
-            judged.severity,
-            group.start_unix_ns,
-            group.end_unix_ns,
-            group.lost_ns,
-            tuple(one.cause for one in added),
-            group.unexplained_ns + group.causes.left_out_ns,
-            group.memory_advice or advice,
-            tuple(sorted(group.chains.values(), key=_by_start)),
-            group.effects,
-            group.account is not None,
-            group.process,
-            best_of(group.examples.values(), added[0].cause) if group.examples else (),
-            judged.reason,
+            id=f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
+            severity=judged.severity,
+            start_unix_ns=group.start_unix_ns,
+            end_unix_ns=group.end_unix_ns,
+            lost_ns=group.lost_ns,
+            causes=tuple(one.cause for one in added),
+            unexplained_ns=group.unexplained_ns + group.causes.left_out_ns,
+            advice=group.memory_advice or advice,
+            chains=tuple(sorted(group.chains.values(), key=_by_start)),
+            effects=group.effects,
+            chronic=group.account is not None,
+            process=group.process,
+            examples=best_of(group.examples.values(), added[0].cause) if group.examples else (),
+            severity_reason=judged.reason,
         )
 
     def _judge(self, group: _Group, kind: CauseKind | EffectKind) -> Judged:
@@ -321,7 +323,12 @@ class Incidents:
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         judged = judge(
-            group.lost_to_host_ns, group.excess_ns, window_ns, settings, kind, group.effects
+            lost_to_host_ns=group.lost_to_host_ns,
+            excess_ns=group.excess_ns,
+            window_ns=window_ns,
+            settings=settings,
+            leading=kind,
+            effects=group.effects,
         )
         if judged.severity == Severity.LOW and group.failures == group.effects > 0:
             judged = Judged(

@@ -50,7 +50,7 @@ class OffCpuSplit:
             runnable = min(max(event.runnable_ktime_ns, start), end)
             if runnable > start:
                 intervals += self._cut_blocked(
-                    stall, start, runnable, _place_of(event, window.place)
+                    stall=stall, start=start, end=runnable, place=_place_of(event, window.place)
                 )
             if end > runnable:
                 intervals.append(self._cut_run_queue(stall, runnable, end))
@@ -73,7 +73,9 @@ class OffCpuSplit:
                 yield fork
                 forked_ns = fork.time_ns
                 if end - start > forked_ns:
-                    yield CauseInterval(kind, end - start - forked_ns, None, blocked)
+                    yield CauseInterval(
+                        kind=kind, time_ns=end - start - forked_ns, culprit=None, evidence=blocked
+                    )
                 return
         # The device decides when a wait for it is over, whichever thread passes that on.
         is_followed = (
@@ -88,18 +90,20 @@ class OffCpuSplit:
         lines = NO_LINES
         if kind == CauseKind.GIL and culprit is None:
             # Its holder is not known: one of the threads that worked then.
-            lines = self._samples.of_others(event.pid, event.tid, start, end)
+            lines = self._samples.of_others(
+                pid=event.pid, tid=event.tid, start_ktime_ns=start, end_ktime_ns=end
+            )
         yield CauseInterval(
-            kind,
-            end - start,
-            culprit,
-            blocked,
-            start,
-            end,
-            is_followed,
-            is_repeated,
-            stall.resource,
-            lines,
+            kind=kind,
+            time_ns=end - start,
+            culprit=culprit,
+            evidence=blocked,
+            start_ktime_ns=start,
+            end_ktime_ns=end,
+            is_followed=is_followed,
+            is_repeated=is_repeated,
+            resource=stall.resource,
+            lines=lines,
         )
 
     def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> CauseInterval:
@@ -110,7 +114,12 @@ class OffCpuSplit:
         if self._quotas.is_throttled(stall):
             kind, culprit = CauseKind.CPU_QUOTA, None
         interval = CauseInterval(
-            kind, end - start, culprit, evidence.of_run_queue(stall), start, end
+            kind=kind,
+            time_ns=end - start,
+            culprit=culprit,
+            evidence=evidence.of_run_queue(stall),
+            start_ktime_ns=start,
+            end_ktime_ns=end,
         )
         if culprit is None or not self._timeline.is_watched(culprit.pid):
             return interval
@@ -127,7 +136,12 @@ class OffCpuSplit:
                 forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
             if forked_ns > 0:
                 culprit = Culprit(other.pid, other.tid, other.comm)
-                return CauseInterval(CauseKind.FORK, forked_ns, culprit, evidence.of_fork(fork))
+                return CauseInterval(
+                    kind=CauseKind.FORK,
+                    time_ns=forked_ns,
+                    culprit=culprit,
+                    evidence=evidence.of_fork(fork),
+                )
         return None
 
 

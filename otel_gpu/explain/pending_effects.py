@@ -220,7 +220,15 @@ class PendingEffects:
                 else:
                     is_event = key.baseline.api == ASYNC_EVENT_API
                     comes_first = key.status and (entry is worst or is_event)
-                    ranked.append(_Ranked(0, not comes_first, -lost_ns, number, candidate))
+                    ranked.append(
+                        _Ranked(
+                            user_rank=0,
+                            comes_second=not comes_first,
+                            minus_lost_ns=-lost_ns,
+                            number=number,
+                            candidate=candidate,
+                        )
+                    )
             for reason, others_ns in series.others_ns.items():
                 effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
                 self.left_out[reason] += effects

@@ -94,16 +94,16 @@ class CauseSums:
         """Return the causes of all effects; ``duration_ns`` is the sum of theirs."""
         return [
             Cause(
-                kind,
-                known.time_ns,
-                share_of(known.time_ns, duration_ns),
-                known.culprit,
-                keep_longest(known.evidence, self._max_evidence),
-                () if known.via is None else rank(known.via.causes(duration_ns), 0),
-                known.vote.winner(),
-                known.lines.lines(),
-                known.trouble,
-                known.others,
+                kind=kind,
+                time_ns=known.time_ns,
+                share=share_of(known.time_ns, duration_ns),
+                culprit=known.culprit,
+                evidence=keep_longest(known.evidence, self._max_evidence),
+                via=() if known.via is None else rank(known.via.causes(duration_ns), 0),
+                resource=known.vote.winner(),
+                lines=known.lines.lines(),
+                trouble=known.trouble,
+                others=known.others,
             )
             for (kind, *_), known in self._sums.items()
         ]

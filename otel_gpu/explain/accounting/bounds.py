@@ -89,11 +89,20 @@ def _of_effects(branch: TimeNode, causes: Iterable[Cause]) -> list[TimeNode]:
     whole = branch.time_ns / branch.share if branch.share else 0.0
     longest = max(alike, key=lambda one: one.time_ns)
     who = Who(*longest.culprit) if longest.culprit else None
-    found = [TimeNode(kind, time_ns, time_ns / whole if whole else 0.0, who)]
+    found = [
+        TimeNode(state=kind, time_ns=time_ns, share=time_ns / whole if whole else 0.0, who=who)
+    ]
     for via in longest.via[:1]:
         if 2 * via.time_ns >= branch.time_ns:
             share = via.time_ns / whole if whole else 0.0
-            found.append(TimeNode(_PHRASED.get(via.kind, via.kind), via.time_ns, share, who))
+            found.append(
+                TimeNode(
+                    state=_PHRASED.get(via.kind, via.kind),
+                    time_ns=via.time_ns,
+                    share=share,
+                    who=who,
+                )
+            )
     return found
 
 

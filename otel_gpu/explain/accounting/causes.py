@@ -111,9 +111,19 @@ class AccountCauses:
     def _cause(self, kind: CauseKind, node: TimeNode, state: NodeState) -> Cause:
         culprit = self._culprit_of(node)
         by = culprit.pid if culprit else NOBODY
-        evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
+        evidence = self._evidence(
+            pid=self._process.pid, state=state, time_ns=node.time_ns, by=by, culprit=culprit
+        )
         via = tuple(map(self._via, node.children))
-        cause = Cause(kind, node.time_ns, node.share, culprit, evidence, via, node.resource)
+        cause = Cause(
+            kind=kind,
+            time_ns=node.time_ns,
+            share=node.share,
+            culprit=culprit,
+            evidence=evidence,
+            via=via,
+            resource=node.resource,
+        )
         self._note(cause)
         for one in via:
             # Which process had the CPU that it waited for is not known here.
@@ -128,8 +138,22 @@ class AccountCauses:
         end = self._culprit_of(node)
         culprit = None if kind in _WAITS or kind == CauseKind.UNEXPLAINED else end
         state = state_of_kind(kind)
-        evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
-        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+        evidence = (
+            self._evidence(
+                pid=end.pid, state=state, time_ns=node.time_ns, by=NOBODY, culprit=end, tid=end.tid
+            )
+            if end
+            else ()
+        )
+        return Cause(
+            kind=kind,
+            time_ns=node.time_ns,
+            share=node.share,
+            culprit=culprit,
+            evidence=evidence,
+            via=(),
+            resource=node.resource,
+        )
 
     def _culprit_of(self, node: TimeNode) -> Culprit | None:
         if node.who is None:

@@ -159,7 +159,14 @@ def find_chronic(
     ]
     tree = grow(times, None, resources, most=None)
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
-    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times, names)
+    account = AccountCauses(
+        process=figures.process,
+        start_unix_ns=start_unix_ns,
+        end_unix_ns=end_unix_ns,
+        places=places,
+        times=times,
+        names=names,
+    )
     least_ns = max(
         1,
         round(settings.chronic_share * launching_ns),
@@ -182,15 +189,15 @@ def find_chronic(
             is_most = lost_ns >= settings.high_share * launching_ns
             most = Severity.MEDIUM if is_most and not is_kept else Severity.LOW
         yield Chronic(
-            figures.process,
-            start_unix_ns,
-            end_unix_ns,
-            account.with_lines(cause, pids),
-            lost_ns,
-            least_ns,
-            launching_ns,
-            most,
-            pids - {NOBODY},
+            process=figures.process,
+            start_unix_ns=start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            cause=account.with_lines(cause, pids),
+            lost_ns=lost_ns,
+            least_ns=least_ns,
+            launching_ns=launching_ns,
+            most=most,
+            pids=pids - {NOBODY},
         )
 
 
@@ -342,7 +349,12 @@ class ChronicCauses:
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
             found = find_chronic(
-                *(one, self._begin_unix_ns, end_unix_ns, self._settings, self.places, resources),
+                figures=one,
+                start_unix_ns=self._begin_unix_ns,
+                end_unix_ns=end_unix_ns,
+                settings=self._settings,
+                places=self.places,
+                resources=resources,
                 names=self.names,
             )
             chronic = tuple(found)

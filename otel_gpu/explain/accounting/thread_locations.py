@@ -51,4 +51,4 @@ class ThreadLocations:
         queued = self.places.queued(pid, tid) if tid else self._queued.get(by, {})
         if tid and 2 * sum(queued.values()) < time_ns:
             return None
-        return self.places.find_queued(pid, queued, by, tid)
+        return self.places.find_queued(pid=pid, queued=queued, culprit_pid=by, tid=tid)

@@ -117,7 +117,9 @@ def grow(
             passed_ns[TimeState.IDLE] = passed_ns.get(TimeState.IDLE, 0) + time_ns
             passed_ns[TimeState.IPC] -= time_ns
     whereabouts = ThreadLocations(places, times) if places else None
-    grower = _Grower(times[0].process.pid, total_ns, whereabouts, most)
+    grower = _Grower(
+        pid=times[0].process.pid, total_ns=total_ns, whereabouts=whereabouts, most=most
+    )
     children = [
         grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
         for state, time_ns in passed_ns.items()
@@ -160,7 +162,7 @@ def _leaves(
     names: dict[tuple[int, int], Culprit] = {}
     for state, time in rows:
         if state in ended and time.ended_ns > 0:
-            leaf = _leaf_of(state, time, names, resources, is_fed=is_fed)
+            leaf = _leaf_of(state=state, time=time, names=names, resources=resources, is_fed=is_fed)
             ended[state][leaf] = ended[state].get(leaf, 0) + time.ended_ns
     leaves: dict[_Leaf, int] = {}
     for state, found in ended.items():
@@ -212,12 +214,12 @@ def _leaf_of(
     )
     kind = kind_of(time)
     if _is_input(time, who, is_fed=is_fed):
-        return _Leaf(TimeState.IDLE, kind, who, wait.resource)
+        return _Leaf(state=TimeState.IDLE, kind=kind, who=who, resource=wait.resource)
     note = NO_REASON if kind == NodeKind.UNKNOWN else ""
     if state in (TimeState.RUN_QUEUE, TimeState.STOPPED):
         # An earlier wait, or the process that resumed it, does not matter.
         return _Leaf(state, kind, who)
-    leaf = _Leaf(state, kind, who, wait.resource, note=note)
+    leaf = _Leaf(state=state, kind=kind, who=who, resource=wait.resource, note=note)
     if not _is_watched(who):
         return leaf
     resource, note = None, ""
@@ -286,7 +288,9 @@ class _Grower:
             if not (only.who or only.resource or only.children) and only.state == state:
                 children = []
         place = TimeState.IPC if state == TimeState.IDLE else state
-        return self._node(state, time_ns, self._pid, place, children=self._fold(children))
+        return self._node(
+            state=state, time_ns=time_ns, pid=self._pid, place=place, children=self._fold(children)
+        )
 
     def _of_who(self, state: TimeState, leaves: Mapping[_Leaf, int]) -> TimeNode:
         first = next(iter(leaves))
@@ -297,10 +301,10 @@ class _Grower:
                 ends[key] = ends.get(key, 0) + time_ns
         children = [
             self._node(
-                kind,
-                time_ns,
-                end.pid,
-                state_of_kind(kind),
+                state=kind,
+                time_ns=time_ns,
+                pid=end.pid,
+                place=state_of_kind(kind),
                 tid=end.tid,
                 who=Who(*end),
                 resource=resource,
@@ -309,10 +313,10 @@ class _Grower:
             for (end, kind, resource, note), time_ns in ends.items()
         ]
         return self._node(
-            first.kind,
-            sum(leaves.values()),
-            self._pid,
-            TimeState.IPC if state == TimeState.IDLE else state,
+            state=first.kind,
+            time_ns=sum(leaves.values()),
+            pid=self._pid,
+            place=TimeState.IPC if state == TimeState.IDLE else state,
             who=Who(*first.who) if first.who else None,
             by=first.who.pid if first.who else 0,
             resource=first.resource,
@@ -335,7 +339,15 @@ class _Grower:
         children: tuple[TimeNode, ...] = (),
     ) -> TimeNode:
         node = TimeNode(
-            state, time_ns, time_ns / self._total_ns, who, None, 0, children, resource, note
+            state=state,
+            time_ns=time_ns,
+            share=time_ns / self._total_ns,
+            who=who,
+            where=None,
+            samples=0,
+            children=children,
+            resource=resource,
+            note=note,
         )
         if self._whereabouts is None:
             return node
@@ -364,7 +376,14 @@ class _Grower:
         for line, part_ns in spread(parts, time_ns).items():
             share = part_ns / self._total_ns
             if line is not None:
-                named = TimeNode(NodeKind.LINE, part_ns, share, None, line.where, line.samples)
+                named = TimeNode(
+                    state=NodeKind.LINE,
+                    time_ns=part_ns,
+                    share=share,
+                    who=None,
+                    where=line.where,
+                    samples=line.samples,
+                )
                 yield named._replace(work=line.work)
             elif part_ns:
                 others = lines.samples - sum(line.samples for line in shown)

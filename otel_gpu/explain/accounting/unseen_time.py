@@ -48,7 +48,10 @@ class Unseen:
         for part, time_ns in _shares(self._waits.waits(pid, place, *edges), kept, blocked_ns):
             is_repeated = part.kind in rules.REPEATED_KINDS
             yield CauseInterval(
-                *(part.kind, time_ns, part.who, span),
+                kind=part.kind,
+                time_ns=time_ns,
+                culprit=part.who,
+                evidence=span,
                 is_repeated=is_repeated,
                 resource=part.resource,
             )
@@ -83,13 +86,22 @@ class Unseen:
             return seen
         start, end = (edge - self._timeline.unix_offset_ns for edge in (start_unix_ns, end_unix_ns))
         found: list[CauseInterval] = []
-        for part, time_ns in _shares(parts, known, left_ns, other):
+        for part, time_ns in _shares(parts=parts, known=known, wanted_ns=left_ns, other=other):
             who = part.who or other
-            span = evidence.of_unseen(who, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT)
+            span = evidence.of_unseen(
+                other=who,
+                start_ktime_ns=start,
+                start_unix_ns=start_unix_ns,
+                time_ns=end - start,
+                kind=EvidenceKind.ACCOUNT,
+            )
             lines = self._samples.of(who.pid, who.tid, start, end)
             found.append(
                 CauseInterval(
-                    *(part.kind, time_ns, None if part.kind in _WAITS else who, span),
+                    kind=part.kind,
+                    time_ns=time_ns,
+                    culprit=None if part.kind in _WAITS else who,
+                    evidence=span,
                     lines=lines if part.kind == CauseKind.HOST_WORK else NO_LINES,
                 )
             )

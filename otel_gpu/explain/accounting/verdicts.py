@@ -100,10 +100,10 @@ def find_verdicts(
     resources = resources_of(figures if around is None else around)
     found = (
         find_verdict(
-            one,
-            grow(one.times, places, resources),
-            settings,
-            (lags or {}).get(key_of(one.process), 0),
+            figures=one,
+            tree=grow(one.times, places, resources),
+            settings=settings,
+            lag_ns=(lags or {}).get(key_of(one.process), 0),
         )
         for one in figures
     )
@@ -129,11 +129,20 @@ def find_verdict(
     if tree is None:
         return None
     idle = tree.child(TimeState.IDLE)
-    shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0, lag_ns)
+    shares = _shares_of(
+        figures=figures, total_ns=tree.time_ns, idle_ns=idle.time_ns if idle else 0, lag_ns=lag_ns
+    )
     is_enough = tree.time_ns >= settings.minimum_budget_ns
     verdict, named = _judge(shares) if is_enough else (Bound.UNKNOWN, ())
     bounds = tuple(VerdictClass(name, shares[name]) for name in named)
-    return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree, bounds=bounds)
+    return Verdict(
+        process=figures.process,
+        verdict=verdict,
+        shares=shares,
+        budget_ns=budget_of(figures.times),
+        time_tree=tree,
+        bounds=bounds,
+    )
 
 
 def _judge(shares: Mapping[TimeClass, float]) -> tuple[Bound, tuple[TimeClass, ...]]:

@@ -60,15 +60,21 @@ def account_intervals(
         is_followed = culprit is not None and culprit.tid != 0 and kind in rules.REPEATED_KINDS
         # A thread that nothing kept waiting kept the other one waiting itself.
         is_own = culprit is None and kind != CauseKind.RUN_QUEUE
-        span = evidence.of_unseen(other, start, start_unix_ns, end - start, EvidenceKind.ACCOUNT)
+        span = evidence.of_unseen(
+            other=other,
+            start_ktime_ns=start,
+            start_unix_ns=start_unix_ns,
+            time_ns=end - start,
+            kind=EvidenceKind.ACCOUNT,
+        )
         span = span._replace(id=f"{span.id}-{kind}", reason=kind)
         yield CauseInterval(
-            kind,
-            part_ns,
-            other if is_own else culprit,
-            span,
-            start,
-            end,
+            kind=kind,
+            time_ns=part_ns,
+            culprit=other if is_own else culprit,
+            evidence=span,
+            start_ktime_ns=start,
+            end_ktime_ns=end,
             is_followed=is_followed,
             resource=resource,
         )

@@ -60,7 +60,9 @@ class AccountWaits:
             end_unix_ns: End of the window.
         """
         sums: Counter[tuple[CauseKind, Culprit | None, Resource | None]] = Counter()
-        for time in self._around(pid, place, start_unix_ns, end_unix_ns):
+        for time in self._around(
+            pid=pid, place=place, start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns
+        ):
             kind = rules.blocked_kind(time.reason, place)
             who = waker_of(time) if kind in rules.REPEATED_KINDS else None
             sums[kind, who, time.wait.resource] += time.ended_ns
@@ -87,7 +89,9 @@ class AccountWaits:
             end_unix_ns: End of the window.
         """
         sums: Counter[tuple[CauseKind, Culprit]] = Counter()
-        for time in self._around(pid, place, start_unix_ns, end_unix_ns):
+        for time in self._around(
+            pid=pid, place=place, start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns
+        ):
             waker, wait = waker_of(time), time.wait
             if waker is not None and waker[:2] == who[:2]:
                 sums[kind_of_end(wait), wait.end or who] += time.ended_ns

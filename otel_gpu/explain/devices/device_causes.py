@@ -101,41 +101,54 @@ class DeviceCauses:
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         uuid = self._states.find(effect.process.pid, device)
         since_unix_ns = effect.start_unix_ns - _FAILS_NS
-        fault = self._first(effect.process, uuid, since_unix_ns, end_unix_ns)
+        fault = self._first(
+            process=effect.process, uuid=uuid, start_unix_ns=since_unix_ns, end_unix_ns=end_unix_ns
+        )
         return None if fault is None else _cause_of(fault, self._states)
 
     def chain_of(self, fault: DeviceFaultActivity, process: Program) -> Chain:
         """Return the chain of a fault of the process whose work it was."""
         name = f"{process.pid}-{fault.event.xid}-{fault.event.ktime_ns}"
         effect = Effect(
-            EffectKind.DEVICE_FAULT,
-            process,
-            "",
-            0,
-            process.comm,
-            fault.unix_ns,
-            0,
-            0,
-            fault.trace_id,
-            fault.span_id,
+            kind=EffectKind.DEVICE_FAULT,
+            process=process,
+            api="",
+            tid=0,
+            comm=process.comm,
+            start_unix_ns=fault.unix_ns,
+            duration_ns=0,
+            excess_ns=0,
+            trace_id=fault.trace_id,
+            span_id=fault.span_id,
         )
         severity = meaning_of(fault.event.xid).severity
         cause = _cause_of(fault, self._states)
-        return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, severity)
+        return Chain(
+            id=f"{effect.kind}-{name}",
+            effect=effect,
+            causes=(cause,),
+            unexplained_ns=0,
+            severity=severity,
+        )
 
     def _find_fault(self, subject: Waiting, uuid: str, waited_ns: int) -> Iterable[CauseInterval]:
         span, process = subject.span, subject.process
         if process is None:
             return
-        fault = self._first(process, uuid, span.start_unix_ns, span.end_unix_ns)
+        fault = self._first(
+            process=process,
+            uuid=uuid,
+            start_unix_ns=span.start_unix_ns,
+            end_unix_ns=span.end_unix_ns,
+        )
         if fault is not None:
             # Faults are read a moment late, so there is always some time after them.
             after_ns = max(1, span.end_unix_ns - max(span.start_unix_ns, fault.unix_ns))
             yield CauseInterval(
-                CauseKind.GPU_FAULT,
-                min(waited_ns, after_ns),
-                None,
-                _evidence_of(fault, span.end_unix_ns),
+                kind=CauseKind.GPU_FAULT,
+                time_ns=min(waited_ns, after_ns),
+                culprit=None,
+                evidence=_evidence_of(fault, span.end_unix_ns),
                 trouble=_trouble_of(fault, self._states),
             )
             return
@@ -143,14 +156,22 @@ class DeviceCauses:
         if count:
             evidence = span._replace(id=f"device-{span.id}", kind=EvidenceKind.DEVICE, reason="ecc")
             trouble = DeviceTrouble(uuid, uncorrected=count)
-            yield CauseInterval(CauseKind.GPU_FAULT, waited_ns, None, evidence, trouble=trouble)
+            yield CauseInterval(
+                kind=CauseKind.GPU_FAULT,
+                time_ns=waited_ns,
+                culprit=None,
+                evidence=evidence,
+                trouble=trouble,
+            )
 
     def _first(
         self, process: Program, uuid: str, start_unix_ns: int, end_unix_ns: int
     ) -> DeviceFaultActivity | None:
         # The first fault in a window that affects a process.
         end_unix_ns += _READ_LATE_NS
-        for fault in self._states.faults(process, uuid, start_unix_ns, end_unix_ns):
+        for fault in self._states.faults(
+            process=process, uuid=uuid, start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns
+        ):
             meaning = meaning_of(fault.event.xid)
             is_own = fault.process is not None and key_of(fault.process) == key_of(process)
             if meaning.severity != Severity.LOW and (is_own or meaning.is_of_all):
@@ -172,7 +193,13 @@ class DeviceCauses:
         evidence = span._replace(
             id=f"device-{span.id}", kind=EvidenceKind.DEVICE, reason=found.reason
         )
-        yield CauseInterval(CauseKind.GPU_CLOCKS, lost_ns, None, evidence, trouble=trouble)
+        yield CauseInterval(
+            kind=CauseKind.GPU_CLOCKS,
+            time_ns=lost_ns,
+            culprit=None,
+            evidence=evidence,
+            trouble=trouble,
+        )
 
 
 def _without(intervals: list[CauseInterval], taken_ns: int) -> Iterable[CauseInterval]:
@@ -190,7 +217,14 @@ def _without(intervals: list[CauseInterval], taken_ns: int) -> Iterable[CauseInt
 def _cause_of(fault: DeviceFaultActivity, states: DeviceStates) -> Cause:
     evidence = _evidence_of(fault, fault.unix_ns)
     trouble = _trouble_of(fault, states)
-    return Cause(CauseKind.GPU_FAULT, 0, 0.0, None, (evidence,), trouble=trouble)
+    return Cause(
+        kind=CauseKind.GPU_FAULT,
+        time_ns=0,
+        share=0.0,
+        culprit=None,
+        evidence=(evidence,),
+        trouble=trouble,
+    )
 
 
 def _trouble_of(fault: DeviceFaultActivity, states: DeviceStates) -> DeviceTrouble:
@@ -204,5 +238,10 @@ def _evidence_of(fault: DeviceFaultActivity, end_unix_ns: int) -> Evidence:
     end_unix_ns = max(fault.unix_ns, end_unix_ns)
     reason = f"xid_{event.xid}"
     return Evidence(
-        name, EvidenceKind.DEVICE, fault.unix_ns, end_unix_ns, reason=reason, span_id=fault.span_id
+        id=name,
+        kind=EvidenceKind.DEVICE,
+        start_unix_ns=fault.unix_ns,
+        end_unix_ns=end_unix_ns,
+        reason=reason,
+        span_id=fault.span_id,
     )

@@ -67,7 +67,11 @@ class FabricCauses:
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         found = self._fabric.counted(effect.start_unix_ns, end_unix_ns)
         evidence = (*reported, *(_evidence(one) for one in found if _matters(one)))
-        return (Cause(CauseKind.NETWORK, 0, 0.0, None, evidence),) if evidence else ()
+        return (
+            (Cause(kind=CauseKind.NETWORK, time_ns=0, share=0.0, culprit=None, evidence=evidence),)
+            if evidence
+            else ()
+        )
 
 
 def _reported_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
@@ -76,7 +80,13 @@ def _reported_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
     name = f"event-{effect.process.pid}-{effect.tid}-{effect.start_unix_ns}"
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
     return (
-        Evidence(name, EvidenceKind.COUNTERS, effect.start_unix_ns, end_unix_ns, reason=effect.api),
+        Evidence(
+            id=name,
+            kind=EvidenceKind.COUNTERS,
+            start_unix_ns=effect.start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            reason=effect.api,
+        ),
     )
 
 
@@ -92,10 +102,10 @@ def _evidence(counted: Counted) -> Evidence:
     number = f"{counted.adapter}-{counted.port}-{counted.start_unix_ns}"
     counts = ", ".join(_say(counted.went_down, counted.counts))
     return Evidence(
-        f"{EvidenceKind.COUNTERS}-{number}",
-        EvidenceKind.COUNTERS,
-        counted.start_unix_ns,
-        counted.end_unix_ns,
+        id=f"{EvidenceKind.COUNTERS}-{number}",
+        kind=EvidenceKind.COUNTERS,
+        start_unix_ns=counted.start_unix_ns,
+        end_unix_ns=counted.end_unix_ns,
         reason=f"{counted.adapter} port {counted.port}: {counts}",
     )
 

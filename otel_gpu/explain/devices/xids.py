@@ -45,54 +45,158 @@ _LINK = (
 _OF_ANOTHER = "It follows another error, or the end of the process: look at what came before it."
 
 XIDS: tuple[XidMeaning, ...] = (
-    XidMeaning(13, "an exception of the graphics engine", Severity.HIGH, _PROGRAM),
-    XidMeaning(31, "a page fault of the device's memory", Severity.HIGH, _PROGRAM),
-    XidMeaning(32, "an invalid or corrupted push buffer", Severity.HIGH, _DRIVER),
-    XidMeaning(38, "an error of the driver's firmware", Severity.HIGH, _DRIVER, is_of_all=True),
-    XidMeaning(43, "a channel of the program was stopped", Severity.HIGH, _PROGRAM),
-    XidMeaning(45, "the work of the program was removed", Severity.LOW, _OF_ANOTHER),
-    XidMeaning(48, "an ECC error of two bits", Severity.HIGH, _MEMORY, is_of_all=True),
     XidMeaning(
-        61, "a breakpoint of the internal micro-controller", Severity.HIGH, _DRIVER, is_of_all=True
+        number=13,
+        meaning="an exception of the graphics engine",
+        severity=Severity.HIGH,
+        advice=_PROGRAM,
     ),
     XidMeaning(
-        62, "a halt of the internal micro-controller", Severity.HIGH, _DRIVER, is_of_all=True
+        number=31,
+        meaning="a page fault of the device's memory",
+        severity=Severity.HIGH,
+        advice=_PROGRAM,
     ),
     XidMeaning(
-        63,
-        "a row of memory is to be remapped, or a page retired",
-        Severity.LOW,
-        "Reset the device when it has nothing to do: the remapping happens then.",
+        number=32,
+        meaning="an invalid or corrupted push buffer",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
     ),
-    XidMeaning(64, "a row of memory could not be remapped", Severity.HIGH, _MEMORY),
-    XidMeaning(69, "an error of the graphics engine's class", Severity.HIGH, _PROGRAM),
-    XidMeaning(74, "an error of NVLink", Severity.HIGH, _LINK, is_of_all=True),
     XidMeaning(
-        79,
-        "the device has fallen off the bus",
-        Severity.HIGH,
-        "The device cannot be reached any more: restart the host, then look at its power supply, "
+        number=38,
+        meaning="an error of the driver's firmware",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=43,
+        meaning="a channel of the program was stopped",
+        severity=Severity.HIGH,
+        advice=_PROGRAM,
+    ),
+    XidMeaning(
+        number=45,
+        meaning="the work of the program was removed",
+        severity=Severity.LOW,
+        advice=_OF_ANOTHER,
+    ),
+    XidMeaning(
+        number=48,
+        meaning="an ECC error of two bits",
+        severity=Severity.HIGH,
+        advice=_MEMORY,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=61,
+        meaning="a breakpoint of the internal micro-controller",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=62,
+        meaning="a halt of the internal micro-controller",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=63,
+        meaning="a row of memory is to be remapped, or a page retired",
+        severity=Severity.LOW,
+        advice="Reset the device when it has nothing to do: the remapping happens then.",
+    ),
+    XidMeaning(
+        number=64,
+        meaning="a row of memory could not be remapped",
+        severity=Severity.HIGH,
+        advice=_MEMORY,
+    ),
+    XidMeaning(
+        number=69,
+        meaning="an error of the graphics engine's class",
+        severity=Severity.HIGH,
+        advice=_PROGRAM,
+    ),
+    XidMeaning(
+        number=74,
+        meaning="an error of NVLink",
+        severity=Severity.HIGH,
+        advice=_LINK,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=79,
+        meaning="the device has fallen off the bus",
+        severity=Severity.HIGH,
+        advice="The device cannot be reached any more: restart the host, then look at its power supply, "
         "temperature and seating. Drain the node if it comes again.",
         is_of_all=True,
     ),
-    XidMeaning(92, "many ECC errors of a single bit", Severity.MEDIUM, _MEMORY),
-    XidMeaning(94, "an ECC error that only this program has to pay for", Severity.HIGH, _MEMORY),
     XidMeaning(
-        95, "an ECC error that all programs have to pay for", Severity.HIGH, _MEMORY, is_of_all=True
-    ),
-    XidMeaning(109, "a context switch took too long", Severity.HIGH, _DRIVER),
-    XidMeaning(
-        119, "the device's system processor did not answer", Severity.HIGH, _DRIVER, is_of_all=True
+        number=92,
+        meaning="many ECC errors of a single bit",
+        severity=Severity.MEDIUM,
+        advice=_MEMORY,
     ),
     XidMeaning(
-        120, "an error of the device's system processor", Severity.HIGH, _DRIVER, is_of_all=True
+        number=94,
+        meaning="an ECC error that only this program has to pay for",
+        severity=Severity.HIGH,
+        advice=_MEMORY,
     ),
-    XidMeaning(121, "an error of the link to the CPU, which was corrected", Severity.LOW, _LINK),
-    XidMeaning(137, "an access over NVLink that is not allowed", Severity.HIGH, _PROGRAM),
     XidMeaning(
-        140, "an ECC error that was not recovered from", Severity.HIGH, _MEMORY, is_of_all=True
+        number=95,
+        meaning="an ECC error that all programs have to pay for",
+        severity=Severity.HIGH,
+        advice=_MEMORY,
+        is_of_all=True,
     ),
-    XidMeaning(154, "another recovery is needed from now on", Severity.LOW, _OF_ANOTHER),
+    XidMeaning(
+        number=109, meaning="a context switch took too long", severity=Severity.HIGH, advice=_DRIVER
+    ),
+    XidMeaning(
+        number=119,
+        meaning="the device's system processor did not answer",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=120,
+        meaning="an error of the device's system processor",
+        severity=Severity.HIGH,
+        advice=_DRIVER,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=121,
+        meaning="an error of the link to the CPU, which was corrected",
+        severity=Severity.LOW,
+        advice=_LINK,
+    ),
+    XidMeaning(
+        number=137,
+        meaning="an access over NVLink that is not allowed",
+        severity=Severity.HIGH,
+        advice=_PROGRAM,
+    ),
+    XidMeaning(
+        number=140,
+        meaning="an ECC error that was not recovered from",
+        severity=Severity.HIGH,
+        advice=_MEMORY,
+        is_of_all=True,
+    ),
+    XidMeaning(
+        number=154,
+        meaning="another recovery is needed from now on",
+        severity=Severity.LOW,
+        advice=_OF_ANOTHER,
+    ),
 )
 _BY_NUMBER: Mapping[int, XidMeaning] = {one.number: one for one in XIDS}
 
@@ -100,8 +204,8 @@ _BY_NUMBER: Mapping[int, XidMeaning] = {one.number: one for one in XIDS}
 def meaning_of(number: int) -> XidMeaning:
     """Return what a number means, also an unknown one."""
     return _BY_NUMBER.get(number) or XidMeaning(
-        number,
-        "an error of the device",
-        Severity.HIGH,
-        f"Look for XID {number} in NVIDIA's \"XID Errors\", and in the kernel's log around that time.",
+        number=number,
+        meaning="an error of the device",
+        severity=Severity.HIGH,
+        advice=f"Look for XID {number} in NVIDIA's \"XID Errors\", and in the kernel's log around that time.",
     )

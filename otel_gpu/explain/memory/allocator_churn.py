@@ -112,7 +112,15 @@ class AllocatorChurn:
     def churn_of(self, program: ProcessKey) -> tuple[Churn, ...]:
         """Return the recorded calls of a program in all, by reason and line."""
         return tuple(
-            Churn(kind, place, one.calls, one.frees, one.time_ns, one.max_ns, one.size_bytes)
+            Churn(
+                kind=kind,
+                place=place,
+                calls=one.calls,
+                frees=one.frees,
+                time_ns=one.time_ns,
+                max_ns=one.max_ns,
+                size_bytes=one.size_bytes,
+            )
             for (kind, place), one in self._all.get(program, {}).items()
             if kind is not None
         )
@@ -136,8 +144,8 @@ class AllocatorChurn:
             lost_ns = counted_ns * time_ns // chosen_ns
             if lost_ns >= least_ns:
                 yield _chronic(
-                    figures.process, (start_unix_ns, end_unix_ns), kind, stack, lost_ns, least_ns,
-                    launching_ns,
+                    process=figures.process, window=(start_unix_ns, end_unix_ns), kind=kind, stack=stack, lost_ns=lost_ns, least_ns=least_ns,
+                    launching_ns=launching_ns,
                 )  # fmt: skip
 
     def forget(self, program: ProcessKey) -> None:
@@ -204,7 +212,13 @@ def _chronic(
 ) -> Chronic:
     name = f"account-{process.pid}-{kind}-{window[0]}"
     evidence: Iterable[Evidence] = (Evidence(name, EvidenceKind.ACCOUNT, *window, stack=stack),)
-    cause = Cause(kind, lost_ns, lost_ns / launching_ns, None, tuple(evidence))
+    cause = Cause(
+        kind=kind,
+        time_ns=lost_ns,
+        share=lost_ns / launching_ns,
+        culprit=None,
+        evidence=tuple(evidence),
+    )
     return Chronic(
         process, *window, cause, lost_ns, least_ns, launching_ns, Severity.HIGH, frozenset()
     )

@@ -68,7 +68,11 @@ MAX_FAILURES: Final = 8
 """The latest failed requests that are examined."""
 
 ANYBODY: Final = Program(
-    0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
+    pid=0,
+    program_ktime_ns=0,
+    comm="snapshot",
+    start_unix_ns=0,
+    attributes={"service.name": "snapshot", "service.instance.id": "snapshot"},
 )
 """The process of a snapshot, which does not name it."""
 
@@ -83,7 +87,10 @@ def find_failures(
     """Return the last failed requests in a snapshot, in order."""
     actions = snapshot.operations.actions
     found = [at for at, action in enumerate(actions) if action == Action.OUT_OF_MEMORY]
-    return tuple(_recorded(snapshot, history, at, place_of) for at in found[-MAX_FAILURES:])
+    return tuple(
+        _recorded(snapshot=snapshot, history=history, at=at, place_of=place_of)
+        for at in found[-MAX_FAILURES:]
+    )
 
 
 def _recorded(
@@ -105,7 +112,9 @@ def _recorded(
         hole_bytes=0,
         largest_hole_bytes=None,
         elsewhere_bytes=split_of(segments).free,
-        outside_bytes=_outside(snapshot, history, device_free, reserved),
+        outside_bytes=_outside(
+            snapshot=snapshot, history=history, device_free=device_free, reserved=reserved
+        ),
         capacity_bytes=snapshot.capacity_bytes,
         is_expandable=snapshot.is_expandable,
         cause=CauseKind.EXHAUSTED,
@@ -124,7 +133,9 @@ def _recorded(
     holes = (hole for one in usable for hole in holes_of(one))
     return judge(
         found._replace(
-            was_freed_late=was_freed_late(operations, at, holes, known.asked_bytes),
+            was_freed_late=was_freed_late(
+                operations=operations, at=at, holes=holes, asked_bytes=known.asked_bytes
+            ),
             kept=kept_of(known, segments, _Allocated(operations, at, place_of)),
         )
     )
@@ -203,17 +214,17 @@ def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
     """Return the chain of a failed request: it took no time, and is worse than any slow effect."""
     event, api = activity.event, activity.api.name if activity.api else ""
     effect = Effect(
-        EffectKind.OUT_OF_MEMORY,
-        activity.process,
-        api,
-        event.tid,
-        event.comm,
-        activity.unix_ns,
-        0,
-        0,
-        activity.trace_id,
-        activity.span_id,
-        activity.stack,
+        kind=EffectKind.OUT_OF_MEMORY,
+        process=activity.process,
+        api=api,
+        tid=event.tid,
+        comm=event.comm,
+        start_unix_ns=activity.unix_ns,
+        duration_ns=0,
+        excess_ns=0,
+        trace_id=activity.trace_id,
+        span_id=activity.span_id,
+        stack=activity.stack,
     )
     return _chain(failure, effect, f"{event.pid}-{event.tid}-{event.ktime_ns}")
 
@@ -228,9 +239,22 @@ def recorded_chain(failure: Failure, number: int) -> Chain:
 
 def _chain(failure: Failure, effect: Effect, name: str) -> Chain:
     at = effect.start_unix_ns
-    evidence = Evidence(f"request-{name}", EvidenceKind.REQUEST, at, at, stack=effect.stack)
-    cause = Cause(failure.cause, 0, 0.0, None, (evidence,))
-    return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, Severity.HIGH, failure)
+    evidence = Evidence(
+        id=f"request-{name}",
+        kind=EvidenceKind.REQUEST,
+        start_unix_ns=at,
+        end_unix_ns=at,
+        stack=effect.stack,
+    )
+    cause = Cause(kind=failure.cause, time_ns=0, share=0.0, culprit=None, evidence=(evidence,))
+    return Chain(
+        id=f"{effect.kind}-{name}",
+        effect=effect,
+        causes=(cause,),
+        unexplained_ns=0,
+        severity=Severity.HIGH,
+        failure=failure,
+    )
 
 
 def is_retried(activity: OutOfMemoryActivity) -> bool:
@@ -340,12 +364,27 @@ def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> It
             at += 1
         while at < len(blocks) and blocks[at][0] < address + size_bytes:
             start, length, stack = blocks[at]
-            inside.append(Block(start, length, None, BlockState.ALLOCATED, stack or NO_STACK))
+            inside.append(
+                Block(
+                    address=start,
+                    size_bytes=length,
+                    requested_bytes=None,
+                    state=BlockState.ALLOCATED,
+                    stack=stack or NO_STACK,
+                )
+            )
             at += 1
         is_small = size_bytes <= SMALL_SEGMENT_BYTES
         device = activity.event.device
         yield Segment(
-            device, address, size_bytes, 0, SHARED, is_small, is_expandable, tuple(inside)
+            device=device,
+            address=address,
+            size_bytes=size_bytes,
+            stream=0,
+            pool=SHARED,
+            is_small=is_small,
+            is_expandable=is_expandable,
+            blocks=tuple(inside),
         )
 
 

@@ -152,7 +152,9 @@ class Collectives:
         """
         found: list[Delay] = []
         for group, member in self.communicators.of(program):
-            found += self._delays_in(group, member, start_ktime_ns, end_ktime_ns, is_open=is_open)
+            found += self._delays_in(
+                group=group, member=member, start=start_ktime_ns, end=end_ktime_ns, is_open=is_open
+            )
         found.sort(key=lambda delay: delay.start_ktime_ns)
         kept: list[Delay] = []
         cursor = start_ktime_ns
@@ -174,7 +176,13 @@ class Collectives:
             if kind == CauseKind.COLLECTIVE_MISMATCH or end - since >= self._patience_ns(standing):
                 if end > since:
                     name = standing_text(group, standing)
-                    yield self._delay(kind, (since, end), standing.lacking, name, group)
+                    yield self._delay(
+                        kind=kind,
+                        window=(since, end),
+                        late=standing.lacking,
+                        name=name,
+                        group=group,
+                    )
                 end = since
         slack_ns = 0 if is_open else _SLACK_NS
         for begin, came, late, call in group.delays(member, start, end + slack_ns):
@@ -186,7 +194,9 @@ class Collectives:
             else:
                 name = late_name(group.id, group.rank_of(late[0]))
             window = begin, min(came, end)
-            yield self._delay(CauseKind.COLLECTIVE_WAIT, window, late, name, group)
+            yield self._delay(
+                kind=CauseKind.COLLECTIVE_WAIT, window=window, late=late, name=name, group=group
+            )
 
     def _delay(
         self,
@@ -207,7 +217,14 @@ class Collectives:
         # Of several, none is more of a cause than the others.
         one = culprits[0] if len(culprits) == 1 else None
         evidence = Evidence(number, EvidenceKind.COLLECTIVE, *times, one)
-        return Delay(kind, start, end, culprits, Resource(RESOURCE, name), evidence)
+        return Delay(
+            kind=kind,
+            start_ktime_ns=start,
+            end_ktime_ns=end,
+            culprits=culprits,
+            resource=Resource(RESOURCE, name),
+            evidence=evidence,
+        )
 
     def hangs(self, unix_ns: int) -> Iterator[Hang]:
         """Yield the ranks that wait in a collective at a time, and have no call that hangs."""
@@ -220,7 +237,7 @@ class Collectives:
                 continue
             for member in standing.waiting:
                 if self._asks(key_of(member.process), unix_ns):
-                    yield self._hang(group, standing, member, now)
+                    yield self._hang(group=group, standing=standing, member=member, now=now)
 
     def hangs_at(self, program: ProcessKey, unix_ns: int) -> bool:
         """Return whether a rank waits for the end of a collective, by its calls."""
@@ -263,4 +280,11 @@ class Collectives:
             *ids.incident_ids(ids.NO_SEED, key),
             member.stack_of(number),
         )
-        return Hang(effect, start, now - start, group, member, number)
+        return Hang(
+            effect=effect,
+            start_ktime_ns=start,
+            duration_ns=now - start,
+            group=group,
+            member=member,
+            number=number,
+        )

@@ -60,22 +60,32 @@ class Hangs:
         end_ktime_ns = hang.start_ktime_ns + hang.duration_ns
         end_unix_ns = effect.start_unix_ns + hang.duration_ns
         name = f"{effect.kind}-{hang.group.id:x}-{hang.number}-{pid}"
-        span = Evidence(name, EvidenceKind.COLLECTIVE, effect.start_unix_ns, end_unix_ns)
+        span = Evidence(
+            id=name,
+            kind=EvidenceKind.COLLECTIVE,
+            start_unix_ns=effect.start_unix_ns,
+            end_unix_ns=end_unix_ns,
+        )
         subject = Subject(
-            pid,
-            effect.tid,
-            hang.start_ktime_ns,
-            end_ktime_ns,
-            0,
-            0,
-            rules.Place.SYNCHRONIZE,
-            0,
-            span,
-            effect.process.program_ktime_ns,
+            pid=pid,
+            tid=effect.tid,
+            start_ktime_ns=hang.start_ktime_ns,
+            end_ktime_ns=end_ktime_ns,
+            blocked_ns=0,
+            run_queue_ns=0,
+            place=rules.Place.SYNCHRONIZE,
+            usual_ns=0,
+            span=span,
+            program_ktime_ns=effect.process.program_ktime_ns,
             is_open=True,
         )
         causes, unexplained_ns = self._causes.find(subject, ())
         severity = judge(
-            lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
+            lost_to_host_ns=lost_to_host_ns(effect, causes),
+            excess_ns=effect.excess_ns,
+            window_ns=0,
+            settings=self._settings,
         ).severity
-        return Chain(name, effect, causes, unexplained_ns, severity)
+        return Chain(
+            id=name, effect=effect, causes=causes, unexplained_ns=unexplained_ns, severity=severity
+        )

@@ -83,12 +83,12 @@ def _outside(delay: Delay, interval: CauseInterval) -> Iterator[Delay]:
 def _interval_of(delay: Delay) -> CauseInterval:
     culprit = delay.culprits[0] if delay.culprits else None
     return CauseInterval(
-        delay.kind,
-        delay.end_ktime_ns - delay.start_ktime_ns,
-        culprit,
-        delay.evidence,
-        delay.start_ktime_ns,
-        delay.end_ktime_ns,
+        kind=delay.kind,
+        time_ns=delay.end_ktime_ns - delay.start_ktime_ns,
+        culprit=culprit,
+        evidence=delay.evidence,
+        start_ktime_ns=delay.start_ktime_ns,
+        end_ktime_ns=delay.end_ktime_ns,
         is_followed=delay.kind == CauseKind.COLLECTIVE_WAIT and culprit is not None,
         resource=delay.resource,
         others=delay.culprits[1:],

@@ -82,13 +82,27 @@ def find_stragglers(
         settings.chronic_lost_ns * length_ns // 1_000_000_000,
     )
     edges = start_unix_ns, end_unix_ns
-    window = _Window(figures_of, lags, edges, settings, places, resources)
+    window = _Window(
+        figures_of=figures_of,
+        lags=lags,
+        edges=edges,
+        settings=settings,
+        places=places,
+        resources=resources,
+    )
     for cause in _waits(figures, window, least_ns):
         lost_ns = fault_ns(cause)
         if lost_ns >= least_ns and cause.culprit is not None:
             yield Chronic(
-                *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
-                *(launching_ns, Severity.HIGH, frozenset({cause.culprit.pid})),
+                process=figures.process,
+                start_unix_ns=start_unix_ns,
+                end_unix_ns=end_unix_ns,
+                cause=cause,
+                lost_ns=lost_ns,
+                least_ns=least_ns,
+                launching_ns=launching_ns,
+                most=Severity.HIGH,
+                pids=frozenset({cause.culprit.pid}),
             )
 
 
@@ -112,11 +126,16 @@ def _waits(
         usual = _shares(
             {**budget, TimeState.GPU_WAIT: budget[TimeState.GPU_WAIT] - time_ns}, launching_ns
         )
-        via = tuple(_own_causes(late, usual, time_ns, window, path))
+        via = tuple(_own_causes(late=late, usual=usual, time_ns=time_ns, window=window, path=path))
         culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
         yield Cause(
-            *(CauseKind.COLLECTIVE_WAIT, time_ns, time_ns / launching_ns, culprit, (), via),
-            Resource(RESOURCE, late_name(*which)),
+            kind=CauseKind.COLLECTIVE_WAIT,
+            time_ns=time_ns,
+            share=time_ns / launching_ns,
+            culprit=culprit,
+            evidence=(),
+            via=via,
+            resource=Resource(RESOURCE, late_name(*which)),
         )
 
 
@@ -146,12 +165,24 @@ def _own_causes(
     sums.add(account.causes(tree))
     waiting = tree.child(TimeState.GPU_WAIT)
     # It can have waited for a third rank, in another communicator.
-    waits = [] if waiting is None else list(_waits(late, window, 1, path))
+    waits = (
+        [] if waiting is None else list(_waits(figures=late, window=window, least_ns=1, path=path))
+    )
     sums.add(waits)
     waited_ns = sum(one.time_ns for one in waits)
     if waiting is not None and waiting.time_ns > waited_ns:
         left_ns = waiting.time_ns - waited_ns
-        sums.add([Cause(CauseKind.GPU_WAIT, left_ns, left_ns / max(1, tree.time_ns), None, ())])
+        sums.add(
+            [
+                Cause(
+                    kind=CauseKind.GPU_WAIT,
+                    time_ns=left_ns,
+                    share=left_ns / max(1, tree.time_ns),
+                    culprit=None,
+                    evidence=(),
+                )
+            ]
+        )
     shares = _shares(budget_of(late.times), tree.time_ns)
     more = {
         state: max(0.0, share - usual.get(state, 0.0)) / share
@@ -206,5 +237,10 @@ class Stragglers:
             self._now = self._communicators.lags_by(end_unix_ns)
             self._found = lags_since(self._now, self._before)
         return find_stragglers(
-            figures, figures_of, self._found, self._edges, self._settings, self.places
+            figures=figures,
+            figures_of=figures_of,
+            lags=self._found,
+            times_unix_ns=self._edges,
+            settings=self._settings,
+            places=self.places,
         )

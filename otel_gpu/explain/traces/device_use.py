@@ -168,16 +168,42 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
     for line in lines:
-        steps = find_steps(trace, line, links, host) if has_times(line.order) else ()
+        steps = (
+            find_steps(trace=trace, timeline=line, links=links, host=host)
+            if has_times(line.order)
+            else ()
+        )
         timeline = over_steps(trace, line, steps)
         thread = steps[-1].thread if steps else 0
-        gaps = find_gaps(trace, timeline, links, lost_rows, host_time, thread)
+        gaps = find_gaps(
+            trace=trace,
+            timeline=timeline,
+            links=links,
+            lost=lost_rows,
+            host_time=host_time,
+            thread=thread,
+        )
         idle_ns = gaps.by_cause()
         phases = timeline.phases(timeline.start_ns, timeline.end_ns)
         launches = measure(trace, timeline.rows, links)
-        whole = TracedStep("", timeline.start_ns, timeline.end_ns, 0, thread, phases, {})
+        whole = TracedStep(
+            name="",
+            start_ns=timeline.start_ns,
+            end_ns=timeline.end_ns,
+            host_ns=0,
+            thread=thread,
+            phases=phases,
+            parts={},
+        )
         step = _middle(counted(steps) or [whole])
-        path = find_critical_path(trace, timeline, links, host_time, step.start_ns, step.end_ns)
+        path = find_critical_path(
+            trace=trace,
+            timeline=timeline,
+            links=links,
+            host_time=host_time,
+            start_ns=step.start_ns,
+            end_ns=step.end_ns,
+        )
         health = examine_health(
             trace,
             timeline,
@@ -198,7 +224,9 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 idle_ns,
                 *_places(trace, gaps),
                 launches,
-                find_work(trace, timeline, links, kinds, host_time),
+                find_work(
+                    trace=trace, timeline=timeline, links=links, kinds=kinds, host_time=host_time
+                ),
                 health,
                 find_device_verdict(phases, idle_ns, is_reliable=can_judge(health)),
                 collectives_of(trace, timeline, kinds),
@@ -206,7 +234,9 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 kinds,
                 gaps,
                 dict(_regions(regions, timeline, steps)),
-                find_searches(trace, timeline, links, host_time, steps),
+                find_searches(
+                    trace=trace, timeline=timeline, links=links, host_time=host_time, steps=steps
+                ),
                 (step.name, path) if path and is_reliable(health) and _is_known(path) else None,
             )
         )

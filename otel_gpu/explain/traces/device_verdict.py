@@ -85,12 +85,14 @@ def find_device_verdict(
     useful = phases.compute_ns / phases.window_ns if phases.window_ns else 0.0
     ranked = tuple(lost_ns)
     if not is_reliable or not phases.window_ns:
-        return DeviceVerdict(Bound.UNKNOWN, useful, lost_ns, ())
+        return DeviceVerdict(verdict=Bound.UNKNOWN, useful=useful, lost_ns=lost_ns, names=())
     if useful >= USEFUL:
-        return DeviceVerdict(Bound.GPU, useful, lost_ns, ())
+        return DeviceVerdict(verdict=Bound.GPU, useful=useful, lost_ns=lost_ns, names=())
     if lost_ns[ranked[0]] > _MAJORITY * sum(lost_ns.values()):
-        return DeviceVerdict(_VERDICTS[ranked[0]], useful, lost_ns, ranked[:1])
-    return DeviceVerdict(Bound.MIXED, useful, lost_ns, ranked[:2])
+        return DeviceVerdict(
+            verdict=_VERDICTS[ranked[0]], useful=useful, lost_ns=lost_ns, names=ranked[:1]
+        )
+    return DeviceVerdict(verdict=Bound.MIXED, useful=useful, lost_ns=lost_ns, names=ranked[:2])
 
 
 def _lost(phases: Phases, idle_ns: Mapping[IdleCause, int]) -> dict[LossKind, int]:

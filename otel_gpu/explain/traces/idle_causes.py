@@ -123,7 +123,9 @@ class IdleGaps:
         # The last two columns can be longer.
         columns = (self._starts_ns, self._ends_ns, self._causes, self._named, self._pythons)
         for start_ns, end_ns, cause, named, python in zip(*columns, strict=False):
-            yield IdleGap(start_ns, end_ns, _CAUSES[cause], named, python)
+            yield IdleGap(
+                start_ns=start_ns, end_ns=end_ns, cause=_CAUSES[cause], named=named, python=python
+            )
 
     def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
         """Add a gap; return its number."""
@@ -174,11 +176,11 @@ class IdleGaps:
 
     def __getitem__(self, number: int) -> IdleGap:
         return IdleGap(
-            self._starts_ns[number],
-            self._ends_ns[number],
-            _CAUSES[self._causes[number]],
-            self._named[number],
-            self._pythons[number],
+            start_ns=self._starts_ns[number],
+            end_ns=self._ends_ns[number],
+            cause=_CAUSES[self._causes[number]],
+            named=self._named[number],
+            python=self._pythons[number],
         )
 
     def by_cause(self) -> Counter[IdleCause]:
@@ -238,12 +240,14 @@ def find_gaps(
         asked_of, call, called_ns, cause = thread, NO_ROW, end_ns, None
         if following != NO_ROW and calls[following] != _NO_MORE:
             call = calls[following]
-            cause = _certain(trace, start_ns, end_ns, call)
+            cause = _certain(trace=trace, start_ns=start_ns, end_ns=end_ns, call=call)
             if call != NO_ROW:
                 asked_of, called_ns = host.threads[call], host.starts_ns[call]
         if lost_ns and cause is not IdleCause.NO_LAUNCH:
             before = links[last] if last != NO_ROW else NO_ROW
-            if _was_lost(trace, lost_ns, before, start_ns, called_ns):
+            if _was_lost(
+                trace=trace, lost_ns=lost_ns, last=before, start_ns=start_ns, called_ns=called_ns
+            ):
                 cause = IdleCause.NOT_RECORDED
         number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
@@ -313,7 +317,7 @@ def _was_lost(
 
 def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps: IdleGaps) -> None:
     for thread in host_time.threads:
-        _answer(host_time, thread, questions.pop(thread, []), gaps)
+        _answer(host_time=host_time, thread=thread, questions=questions.pop(thread, []), gaps=gaps)
     # Nothing was recorded of other threads.
     for asked in chain.from_iterable(questions.values()):
         _settle(asked, {}, gaps)

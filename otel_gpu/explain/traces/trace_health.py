@@ -111,7 +111,7 @@ def examine_health(
     found = [
         *_of_order(timeline.order),
         *_of_file(trace, devices),
-        *_of_launches(timeline, launches, lost, idle_ns),
+        *_of_launches(timeline=timeline, launches=launches, lost=lost, idle_ns=idle_ns),
         *_of_work(timeline, idle_ns),
     ]
     if has_times(timeline.order):
@@ -124,7 +124,9 @@ def _of_file(trace: DeviceTrace, devices: int) -> Iterator[TraceProblem]:
     read = len(trace.activities) + len(trace.host)
     if rejected:
         is_fatal = rejected > UNRELIABLE * (rejected + read)
-        yield TraceProblem(Fault.REJECTED, rejected, rejected + read, is_fatal)
+        yield TraceProblem(
+            fault=Fault.REJECTED, amount=rejected, whole=rejected + read, is_fatal=is_fatal
+        )
     if trace.has_stacks:
         yield TraceProblem(Fault.STACKS, 1, 1)
     if trace.overhead_ns:
@@ -160,7 +162,9 @@ def _of_launches(
         yield TraceProblem(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
     is_much = lost.launches > UNRELIABLE * lost.calls
     if lost.launches:
-        yield TraceProblem(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_much)
+        yield TraceProblem(
+            fault=Fault.LOST_LAUNCHES, amount=lost.launches, whole=lost.calls, is_fatal=is_much
+        )
     if activities > timeline.migrations and not launches.linked:
         yield TraceProblem(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
