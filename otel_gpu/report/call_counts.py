@@ -54,12 +54,12 @@ def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:
     """Rows of threads that feed a GPU first, then by time."""
     rows = [
         OffCpu(
-            one.process,
-            context_named(time.context),
-            state_named(time.state),
-            time.reason,
-            time.time_ns,
-            time.count,
+            process=one.process,
+            context=context_named(time.context),
+            state=state_named(time.state),
+            reason=time.reason,
+            time_ns=time.time_ns,
+            times=time.count,
         )
         for one in figures
         for time in without_waits(one.times)
@@ -102,7 +102,11 @@ def _durations(
     min_ns = min(part.min for part in parts)
     max_ns = max(part.max for part in parts)
     p50_ns, p99_ns = (
-        percentile_ns(share, buckets, middles_ns, min_ns, max_ns) if any(buckets) else math.nan
+        percentile_ns(
+            share=share, buckets=buckets, middles_ns=middles_ns, min_ns=min_ns, max_ns=max_ns
+        )
+        if any(buckets)
+        else math.nan
         for share in (0.50, 0.99)
     )
     return p50_ns, p99_ns, max_ns, sum(part.sum for part in parts)

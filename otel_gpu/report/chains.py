@@ -68,7 +68,9 @@ class ChainRows:
             if known is None:
                 if len(self._blames) >= MAX_BLAMES:
                     continue
-                known = CulpritTime(chain.effect.process, culprit, kind, 0, 0)
+                known = CulpritTime(
+                    process=chain.effect.process, culprit=culprit, kind=kind, time_ns=0, effects=0
+                )
             self._blames[name] = known._replace(
                 time_ns=known.time_ns + time_ns, effects=known.effects + 1
             )

@@ -184,7 +184,13 @@ class Collector:
         settings = self._explainer.settings
         verdicts = [
             with_bounds(verdict, incidents)
-            for verdict in find_verdicts(chosen, settings, self._places, found.values(), lags)
+            for verdict in find_verdicts(
+                figures=chosen,
+                settings=settings,
+                places=self._places,
+                around=found.values(),
+                lags=lags,
+            )
         ]
         feeders = {key_of(verdict.process) for verdict in verdicts}
         # Images that only went on to run another program, as forks do.
@@ -205,19 +211,21 @@ class Collector:
         )
         apis = api_rows(chosen, self._ledger.middles_ns)
         document = Document(
-            source,
-            Window(start_unix_ns, end_unix_ns),
-            tuple(processes_of(images.values(), verdicts, self._names.find)),
-            tuple(apis),
-            tuple(balances(chosen)),
-            incidents,
-            self._chains.rows(),
-            self._chains.blames(),
-            tuple(off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)),
-            tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
-            self._pressure.load(),
-            self._agent.losses(self._rejected),
-            (
+            source=source,
+            window=Window(start_unix_ns, end_unix_ns),
+            processes=tuple(processes_of(images.values(), verdicts, self._names.find)),
+            apis=tuple(apis),
+            balances=tuple(balances(chosen)),
+            incidents=incidents,
+            chains=self._chains.rows(),
+            blames=self._chains.blames(),
+            off_cpu=tuple(
+                off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)
+            ),
+            slots=tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
+            load=self._pressure.load(),
+            losses=self._agent.losses(self._rejected),
+            notes=(
                 *self._notes(found.values()),
                 *(
                     f"{printable(image.service_name)} ({image.pid}) was ended by {self._deaths[key]}."
@@ -230,13 +238,13 @@ class Collector:
                 *communicator_notes,
                 *notes,
             ),
-            memory,
-            devices,
-            advice,
-            tuple(event_time_rows(chosen, self._ledger.middles_ns)),
-            communicators,
-            step_rows(self._steps, self._chains.rows(), self._pids),
-            tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
+            memory=memory,
+            devices=devices,
+            advice=advice,
+            event_times=tuple(event_time_rows(chosen, self._ledger.middles_ns)),
+            communicators=communicators,
+            steps=step_rows(self._steps, self._chains.rows(), self._pids),
+            uncovered=tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
         )
         programs = {one.process.pid: program_of(one.process) for one in found.values()}
 
@@ -263,7 +271,7 @@ class Collector:
             for process in incident.processes
         }
         calls = MemoryCalls(self._allocations, churn, end_unix_ns)
-        layers = layer_rows(figures, calls, self._failures, known)
+        layers = layer_rows(figures=figures, calls=calls, failures=self._failures, known=known)
         pauses = self._agent.status.get("blocks", {})
         return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
 
@@ -329,7 +337,9 @@ class Collector:
         if self._is_part:
             self._incidents.add(chain)
         totals = Totals(lost_ns=self._chains.add(chain))
-        self._slots.spread(image, effect.start_unix_ns, end_unix_ns, totals)
+        self._slots.spread(
+            image=image, start_unix_ns=effect.start_unix_ns, end_unix_ns=end_unix_ns, totals=totals
+        )
 
     def _all_incidents(
         self, figures: Iterable[Figures], start_unix_ns: int, end_unix_ns: int
@@ -371,7 +381,14 @@ class Collector:
                 )
                 found = [
                     *find_chronic(one, *times, settings, self._places, resources, self._names),
-                    *find_stragglers(one, around.get, lags, times, settings, self._places),
+                    *find_stragglers(
+                        figures=one,
+                        figures_of=around.get,
+                        lags=lags,
+                        times_unix_ns=times,
+                        settings=settings,
+                        places=self._places,
+                    ),
                 ]
                 self._incidents.add_chronic(ChronicFinding(one.process, end_unix_ns, tuple(found)))
 

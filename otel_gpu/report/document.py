@@ -389,21 +389,21 @@ def processes_of(
         arguments = image.attributes.get("process.command_args")
         is_list = isinstance(arguments, list | tuple)
         yield ProcessReport(
-            image,
-            str(image.attributes.get("service.name") or image.comm),
-            " ".join(map(str, arguments)) if is_list and arguments else image.comm,
-            image.start_unix_ns,
-            {
+            process=image,
+            service_name=str(image.attributes.get("service.name") or image.comm),
+            command=" ".join(map(str, arguments)) if is_list and arguments else image.comm,
+            start_unix_ns=image.start_unix_ns,
+            places={
                 name: str(value)
                 for name, value in image.attributes.items()
                 if name.startswith(("container.", "k8s."))
             },
-            verdict.verdict if verdict else Bound.UNKNOWN,
-            verdict.shares if verdict else {},
-            verdict.budget_ns if verdict else {},
-            with_names(tree, names) if tree and names else tree,
-            verdict.lines if verdict else NO_LINES,
-            tuple(_named(verdict, names)) if verdict else (),
+            verdict=verdict.verdict if verdict else Bound.UNKNOWN,
+            verdict_shares=verdict.shares if verdict else {},
+            budget_ns=verdict.budget_ns if verdict else {},
+            time_tree=with_names(tree, names) if tree and names else tree,
+            lines=verdict.lines if verdict else NO_LINES,
+            verdict_bounds=tuple(_named(verdict, names)) if verdict else (),
         )
 
 

@@ -32,7 +32,13 @@ class _Group:
         self._service = service
         self._size = 0
         self._attributes: dict[str, str] = {}
-        self.image = Program(OTHER_PROCESSES_PID, number, service, 0, self._attributes)
+        self.image = Program(
+            pid=OTHER_PROCESSES_PID,
+            program_ktime_ns=number,
+            comm=service,
+            start_unix_ns=0,
+            attributes=self._attributes,
+        )
 
     def grow(self) -> None:
         self._size += 1

@@ -96,22 +96,22 @@ def step_rows(
 def _row(series: StepSeries, chains: ThreadChains) -> StepTotals:
     p50_ns, p99_ns = series.quantiles_ns(0.5, 0.99)
     return StepTotals(
-        series.process,
-        series.tid,
-        series.comm,
-        KINDS.get(series.kind, UNKNOWN),
-        series.name,
-        SOURCES.get(series.source, UNKNOWN),
-        series.confidence_percent / 100,
-        series.steps,
-        series.sum_ns,
-        p50_ns,
-        p99_ns,
-        series.max_ns,
-        series.variation,
-        series.loader_wait_ns,
-        series.slow_steps,
-        tuple(_slow(one, chains) for one in series.slow),
+        process=series.process,
+        tid=series.tid,
+        comm=series.comm,
+        kind=KINDS.get(series.kind, UNKNOWN),
+        name=series.name,
+        source=SOURCES.get(series.source, UNKNOWN),
+        confidence=series.confidence_percent / 100,
+        steps=series.steps,
+        sum_ns=series.sum_ns,
+        p50_ns=p50_ns,
+        p99_ns=p99_ns,
+        max_ns=series.max_ns,
+        variation=series.variation,
+        loader_wait_ns=series.loader_wait_ns,
+        slow_steps=series.slow_steps,
+        slow=tuple(_slow(one, chains) for one in series.slow),
     )
 
 

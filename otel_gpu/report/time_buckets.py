@@ -73,9 +73,11 @@ class TimeBuckets:
             process = growth.series.process
             since_unix_ns = max(growth.since_unix_ns or 0, process.start_unix_ns)
             self._spread(
-                max(0, len(self._extent) - 1),
-                key_of(process),
-                *(min(since_unix_ns, growth.unix_ns), growth.unix_ns, totals),
+                capture=max(0, len(self._extent) - 1),
+                image=key_of(process),
+                start_unix_ns=min(since_unix_ns, growth.unix_ns),
+                end_unix_ns=growth.unix_ns,
+                totals=totals,
             )
 
     def spread(
@@ -83,7 +85,11 @@ class TimeBuckets:
     ) -> None:
         """Add what happened evenly between two moments of one capture, as far as is known."""
         self._spread(
-            self._capture_at(start_unix_ns, end_unix_ns), image, start_unix_ns, end_unix_ns, totals
+            capture=self._capture_at(start_unix_ns, end_unix_ns),
+            image=image,
+            start_unix_ns=start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            totals=totals,
         )
 
     def sum_up(self, into: Mapping[ProcessKey, Program | None]) -> set[ProcessKey]:

@@ -41,7 +41,7 @@ def time_rows(tree: TimeNode | None, *, least_share: float = _LEAST_SHARE) -> It
         least_share: Nodes with a smaller share of the tree are left out.
     """
     if tree is not None:
-        yield from _rows(tree, 0, "", least_share, with_lines=True)
+        yield from _rows(parent=tree, depth=0, state="", least_share=least_share, with_lines=True)
 
 
 def say_bound(bound: VerdictClass) -> Sentence:
@@ -67,7 +67,11 @@ def largest_leaves(tree: TimeNode | None, most: int) -> list[tuple[TimeRow, ...]
 
     Somebody's work is one leaf, which says on which line most of it was.
     """
-    rows = list(_rows(tree, 0, "", _LEAST_SHARE, with_lines=False)) if tree else []
+    rows = (
+        list(_rows(parent=tree, depth=0, state="", least_share=_LEAST_SHARE, with_lines=False))
+        if tree
+        else []
+    )
     path: list[TimeRow] = []
     leaves: list[tuple[TimeRow, ...]] = []
     depths = [*(row.depth for row in rows[1:]), 0]
@@ -97,9 +101,15 @@ def _rows(
         elif node.state != NodeKind.LINE and node.where != parent.where:
             # A place is said once, where it is known best.
             said = (*said, *_say_where(node))
-        yield TimeRow(node, depth, tone, said)
+        yield TimeRow(node=node, depth=depth, tone=tone, sentence=said)
         if is_listed or not lines:
-            yield from _rows(node, depth + 1, of, least_share, with_lines=with_lines)
+            yield from _rows(
+                parent=node,
+                depth=depth + 1,
+                state=of,
+                least_share=least_share,
+                with_lines=with_lines,
+            )
 
 
 def _say(node: TimeNode, parent: TimeNode, depth: int) -> Sentence:
@@ -169,7 +179,11 @@ def _say_where(node: TimeNode) -> Sentence:
 
 def _say_line(line: TimeNode, of: TimeNode) -> Sentence:
     share = line.time_ns / of.time_ns if of.time_ns else 0.0
-    return in_line(line.where, line.work, share, of.samples) if line.where else ()
+    return (
+        in_line(where=line.where, work=line.work, share=share, samples=of.samples)
+        if line.where
+        else ()
+    )
 
 
 def _label_of(kind: str) -> Part:

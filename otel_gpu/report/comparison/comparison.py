@@ -191,13 +191,13 @@ def compare(a: Side, b: Side) -> Comparison:
     comparable = not fatal and a.mean_ns is not None and b.mean_ns is not None
     noise = _noise(a, b) if comparable else None
     found = Comparison(
-        a,
-        b,
-        comparable,
-        (*fatal, *other),
-        ComparisonOutcome.NOT_COMPARABLE,
-        noise,
-        tuple(_deltas(a, b)),
+        a=a,
+        b=b,
+        comparable=comparable,
+        reasons=(*fatal, *other),
+        outcome=ComparisonOutcome.NOT_COMPARABLE,
+        noise=noise,
+        deltas=tuple(_deltas(a, b)),
     )
     if not comparable:
         # Memory is as large on any device, and a share is one of anything.
@@ -315,7 +315,12 @@ def _deltas(a: Side, b: Side) -> Iterator[Delta]:
     keys = a.figures.keys() | b.figures.keys()
     for kind in DeltaKind:
         found = [
-            Delta(kind, what, a.figures.get((kind, what), 0.0), b.figures.get((kind, what), 0.0))
+            Delta(
+                kind=kind,
+                what=what,
+                a=a.figures.get((kind, what), 0.0),
+                b=b.figures.get((kind, what), 0.0),
+            )
             for of, what in keys
             if of is kind
         ]

@@ -36,10 +36,10 @@ def side_of(source: str, document: Document) -> Side:
     for key, time_ns in _times(judged).items():
         figures[key] = time_ns / total
     return Side(
-        source,
-        _TOOL,
-        Basis.CALL,
-        tuple(_paces(document, judged, total)),
+        source=source,
+        tool=_TOOL,
+        basis=Basis.CALL,
+        times_ns=tuple(_paces(document, judged, total)),
         programs=frozenset(printable(one.service_name) for one in judged),
         work={api: count / total for api, count in calls.items()},
         figures=figures,
@@ -125,7 +125,7 @@ def _memory(document: Document) -> Iterator[tuple[tuple[DeltaKind, str], float]]
                 yield (DeltaKind.MEMORY, f"{of}: {name}"), size
         sizes: Counter[str] = Counter()
         for one in row.holders:
-            frame = Frame(PYTHON, one.function, one.file, one.line)
+            frame = Frame(kind=PYTHON, function=one.function, file=one.file, line=one.line)
             sizes[describe_place(frame)] += one.size_bytes
         for where, size in sizes.items():
             yield (DeltaKind.MEMORY_LINE, f"{of}: {where}"), size

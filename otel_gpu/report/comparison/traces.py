@@ -49,22 +49,22 @@ class TraceSide:
             else [fmean(use.window_ns for use in uses)]
         )
         return Side(
-            source,
-            uses[0].tool,
-            basis,
-            tuple(times_ns),
-            tuple(use.model for use in uses),
-            next((use.ranks for use in uses if use.ranks), None),
-            frozenset(),
-            _mean([use.work(basis) for use in uses]),
-            _mean([use.operators(basis) for use in uses]),
-            _mean([use.shapes(basis) for use in uses]),
-            _mean([use.grids(basis) for use in uses]),
-            _mean([use.figures(basis) for use in uses]),
-            any(use.has_stacks for use in uses),
-            "; ".join(sorted({use.verdict for use in uses})),
-            tuple(sorted({fault for use in uses for fault in use.faults})),
-            tuple(dict.fromkeys(note for use in uses for note in use.notes)),
+            source=source,
+            tool=uses[0].tool,
+            basis=basis,
+            times_ns=tuple(times_ns),
+            devices=tuple(use.model for use in uses),
+            ranks=next((use.ranks for use in uses if use.ranks), None),
+            programs=frozenset(),
+            work=_mean([use.work(basis) for use in uses]),
+            operators=_mean([use.operators(basis) for use in uses]),
+            shapes=_mean([use.shapes(basis) for use in uses]),
+            grids=_mean([use.grids(basis) for use in uses]),
+            figures=_mean([use.figures(basis) for use in uses]),
+            has_stacks=any(use.has_stacks for use in uses),
+            verdict="; ".join(sorted({use.verdict for use in uses})),
+            faults=tuple(sorted({fault for use in uses for fault in use.faults})),
+            notes=tuple(dict.fromkeys(note for use in uses for note in use.notes)),
         )
 
 

@@ -44,9 +44,9 @@ def straggler_advice(rows: Sequence[DeviceReport]) -> Iterator[Advice]:
             continue
         rank = row.source if row.rank is None else f"rank {row.rank}"
         yield Advice(
-            f"Look at {rank}: it came last in {one.last:,} of {one.matched:,} collectives, and the "
+            text=f"Look at {rank}: it came last in {one.last:,} of {one.matched:,} collectives, and the "
             f"others waited for it, {format_share(waited)} of their window at most.",
-            (row.id,),
-            waited,
-            "no rank is last in more than half of the collectives",
+            evidence=(row.id,),
+            gain_at_most=waited,
+            check="no rank is last in more than half of the collectives",
         )

@@ -171,13 +171,13 @@ def _idle(use: DeviceUse) -> Iterator[tuple[str, int]]:
 
 def _waits(use: DeviceUse) -> Iterator[IdleRow]:
     for place, time_ns in use.places[:MAX_ROWS]:
-        yield IdleRow(place.cause, place.name, place.python, time_ns)
+        yield IdleRow(cause=place.cause, name=place.name, python=place.python, time_ns=time_ns)
     # The rest has a cause, too: all rows are all of the idle time.
     rest: Counter[IdleCause] = Counter()
     for place, time_ns in use.places[MAX_ROWS:]:
         rest[place.cause] += time_ns
     for cause, time_ns in rest.most_common():
-        yield IdleRow(cause, "", "", time_ns)
+        yield IdleRow(cause=cause, name="", python="", time_ns=time_ns)
 
 
 def _gaps(name: str, use: DeviceUse) -> Iterator[GapRow]:
@@ -194,25 +194,25 @@ def _critical(use: DeviceUse) -> CriticalPathRow | None:
     for part in path.parts:
         bounds[part.bound] += part.time_ns
     return CriticalPathRow(
-        step,
-        use.trace.base_unix_ns + path.start_ns,
-        path.end_ns - path.start_ns,
-        {str(bound): time_ns for bound, time_ns in bounds.most_common()},
-        tuple(CriticalRow(*part) for part in path.parts[:MAX_ROWS]),
+        step=step,
+        start_unix_ns=use.trace.base_unix_ns + path.start_ns,
+        duration_ns=path.end_ns - path.start_ns,
+        bounds={str(bound): time_ns for bound, time_ns in bounds.most_common()},
+        rows=tuple(CriticalRow(*part) for part in path.parts[:MAX_ROWS]),
     )
 
 
 def _step_row(name: str, step: TracedStep, base_ns: int, *, knows_idle: bool) -> DeviceStepRow:
     return DeviceStepRow(
-        name,
-        step.name,
-        base_ns + step.start_ns,
-        step.duration_ns,
-        step.host_ns,
-        step.phases.compute_ns,
-        step.phases.exposed_communication_ns,
-        step.phases.exposed_copy_ns,
-        step.phases.idle_ns if knows_idle else None,
-        step.parts,
-        step.set_aside,
+        id=name,
+        name=step.name,
+        start_unix_ns=base_ns + step.start_ns,
+        duration_ns=step.duration_ns,
+        host_ns=step.host_ns,
+        compute_ns=step.phases.compute_ns,
+        exposed_communication_ns=step.phases.exposed_communication_ns,
+        exposed_copy_ns=step.phases.exposed_copy_ns,
+        idle_ns=step.phases.idle_ns if knows_idle else None,
+        parts=step.parts,
+        set_aside=step.set_aside,
     )

@@ -47,11 +47,11 @@ def _loader(name: str, use: DeviceUse) -> Iterator[Advice]:
     if share < _LOADER:
         return
     yield Advice(
-        f"{_loader_advice(use)}. The device waited for it {format_share(share)} of the window."
+        text=f"{_loader_advice(use)}. The device waited for it {format_share(share)} of the window."
         f"{longest_place(use, IdleCause.DATA_LOADER)}",
-        gap_ids(name, use, IdleCause.DATA_LOADER),
-        share,
-        "idle time by data_loader, and the part data_loader of steps",
+        evidence=gap_ids(name, use, IdleCause.DATA_LOADER),
+        gain_at_most=share,
+        check="idle time by data_loader, and the part data_loader of steps",
     )
 
 
@@ -79,11 +79,11 @@ def _workers(name: str, use: DeviceUse) -> Iterator[Advice]:
     share = share_of(use, started.idle_ns)
     if started.times > 1 and share >= _WORKERS:
         yield Advice(
-            f"The data loader starts its workers anew in each epoch, {started.times:,} times, and the "
+            text=f"The data loader starts its workers anew in each epoch, {started.times:,} times, and the "
             f"device was idle meanwhile {format_share(share)} of the window: use persistent_workers=True.",
-            gap_ids(name, use, *IdleCause),
-            share,
-            "functions _get_iterator of the data loader, and idle time",
+            evidence=gap_ids(name, use, *IdleCause),
+            gain_at_most=share,
+            check="functions _get_iterator of the data loader, and idle time",
         )
 
 
@@ -103,11 +103,11 @@ def _pageable(name: str, use: DeviceUse) -> Iterator[Advice]:
     else:
         instead = "use pin_memory=True together with .to(device, non_blocking=True)"
     yield Advice(
-        "Copies use memory that can be paged out, and the device waits for them "
+        text="Copies use memory that can be paged out, and the device waits for them "
         f"{format_share(bound)} of the window ({moved}): {instead}.",
-        kernel_ids(name, use, KernelKind.COPY, "pageable"),
-        bound,
-        "exposed_copy_ns, and copies named Pinned",
+        evidence=kernel_ids(name=name, use=use, kind=KernelKind.COPY, words="pageable"),
+        gain_at_most=bound,
+        check="exposed_copy_ns, and copies named Pinned",
     )
 
 
@@ -116,12 +116,12 @@ def _sync(name: str, use: DeviceUse) -> Iterator[Advice]:
     if share >= _SYNC:
         waits = ".item(), .cpu(), print and nonzero()" if knows_torch(use) else "such waits"
         yield Advice(
-            "The host waits for the device and only then goes on to launch: the device was idle so "
+            text="The host waits for the device and only then goes on to launch: the device was idle so "
             f"{format_share(share)} of the window. Avoid {waits} in each "
             f"step.{longest_place(use, IdleCause.SYNC)}",
-            gap_ids(name, use, IdleCause.SYNC),
-            share,
-            "idle time by sync",
+            evidence=gap_ids(name, use, IdleCause.SYNC),
+            gain_at_most=share,
+            check="idle time by sync",
         )
 
 
@@ -135,11 +135,11 @@ def _allocator(name: str, use: DeviceUse) -> Iterator[Advice]:
             else ", and keep what is allocated"
         )
         yield Advice(
-            f"The device waited {format_share(share)} of the window while memory was allocated or "
+            text=f"The device waited {format_share(share)} of the window while memory was allocated or "
             f"freed on it: allocate before the loop{settings}.{longest_place(use, IdleCause.ALLOCATOR)}",
-            gap_ids(name, use, IdleCause.ALLOCATOR),
-            share,
-            "idle time by allocator",
+            evidence=gap_ids(name, use, IdleCause.ALLOCATOR),
+            gain_at_most=share,
+            check="idle time by allocator",
         )
 
 
@@ -165,11 +165,11 @@ def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
     )
     doing = "operators and Python ran" if knows_torch(use) else "calls were made that launch work"
     yield Advice(
-        f"The host is too slow to keep the device busy: it was idle {format_share(share)} of the window "
+        text=f"The host is too slow to keep the device busy: it was idle {format_share(share)} of the window "
         f"while {doing}.{short} Launch less: {_fewer_launches(use)}.{longest_place(use, *causes)}",
-        gap_ids(name, use, *causes),
-        share,
-        "idle time by host_op, python and launch_latency",
+        evidence=gap_ids(name, use, *causes),
+        gain_at_most=share,
+        check="idle time by host_op, python and launch_latency",
     )
 
 
@@ -192,12 +192,12 @@ def _loading(name: str, use: DeviceUse) -> Iterator[Advice]:
         else "run each kernel once before, or set CUDA_MODULE_LOADING=EAGER"
     )
     yield Advice(
-        f"The device was idle {format_share(share)} of the window while code was loaded, as happens at the "
+        text=f"The device was idle {format_share(share)} of the window while code was loaded, as happens at the "
         f"first launch of a kernel: {early}, and leave it out of what is measured."
         f"{longest_place(use, IdleCause.MODULE_LOADING)}",
-        gap_ids(name, use, IdleCause.MODULE_LOADING),
-        share,
-        "idle time by module_loading",
+        evidence=gap_ids(name, use, IdleCause.MODULE_LOADING),
+        gain_at_most=share,
+        check="idle time by module_loading",
     )
 
 
@@ -207,11 +207,11 @@ def _zero_grad(name: str, use: DeviceUse) -> Iterator[Advice]:
     share = share_of(use, waited_ns + filled_ns)
     if filled_ns and share >= _ZERO_GRAD:
         yield Advice(
-            f"Gradients are set to zero one by one, which takes {format_share(share)} of the window: "
+            text=f"Gradients are set to zero one by one, which takes {format_share(share)} of the window: "
             "use optimizer.zero_grad(set_to_none=True).",
-            gap_ids(name, use, *IdleCause, named=_ZERO),
-            share,
-            "activities inside Optimizer.zero_grad",
+            evidence=gap_ids(name, use, *IdleCause, named=_ZERO),
+            gain_at_most=share,
+            check="activities inside Optimizer.zero_grad",
         )
 
 
@@ -228,11 +228,11 @@ def _communication(name: str, use: DeviceUse) -> Iterator[Advice]:
     )
     little = f"only {format_share(overlap)}" if overlap < _OVERLAPS else format_share(overlap)
     yield Advice(
-        f"Communication keeps the device from computing {format_share(share)} of the window; {little} of "
+        text=f"Communication keeps the device from computing {format_share(share)} of the window; {little} of "
         f"it is overlapped. Let it begin earlier: {earlier}.",
-        kernel_ids(name, use, KernelKind.COMMUNICATION),
-        share,
-        "exposed_communication_ns and overlap",
+        evidence=kernel_ids(name, use, KernelKind.COMMUNICATION),
+        gain_at_most=share,
+        check="exposed_communication_ns and overlap",
     )
 
 
@@ -247,11 +247,11 @@ def _offload(name: str, use: DeviceUse) -> Iterator[Advice]:
     if share >= _OFFLOAD:
         said = ", ".join(f"{way} {format_size(size)}" for way, size in sizes.items())
         yield Advice(
-            f"Data goes to the host and back ({said}), which is exposed {format_share(share)} of the window: "
+            text=f"Data goes to the host and back ({said}), which is exposed {format_share(share)} of the window: "
             "offload less, or prefetch it on a stream of its own.",
-            kernel_ids(name, use, KernelKind.COPY, "HtoD|DtoH"),
-            share,
-            "exposed_copy_ns and copies",
+            evidence=kernel_ids(name=name, use=use, kind=KernelKind.COPY, words="HtoD|DtoH"),
+            gain_at_most=share,
+            check="exposed_copy_ns and copies",
         )
 
 
@@ -264,11 +264,11 @@ def _moves(name: str, use: DeviceUse) -> Iterator[Advice]:
             ", and avoid clone(), contiguous() and cat() in each step" if knows_torch(use) else ""
         )
         yield Advice(
-            f"Data is copied within the device ({size}), {format_share(share)} of the window: write to where it is "
+            text=f"Data is copied within the device ({size}), {format_share(share)} of the window: write to where it is "
             f"needed{calls}.",
-            kernel_ids(name, use, KernelKind.COPY, WITHIN_DEVICE),
-            share,
-            "copies of the way DtoD",
+            evidence=kernel_ids(name=name, use=use, kind=KernelKind.COPY, words=WITHIN_DEVICE),
+            gain_at_most=share,
+            check="copies of the way DtoD",
         )
 
 
@@ -289,12 +289,12 @@ def _compile(name: str, use: DeviceUse) -> Iterator[Advice]:
         else ""
     )
     yield Advice(
-        f"{when + idle if compiled.times else ''}{full}If these are no first steps, inputs that change make "
+        text=f"{when + idle if compiled.times else ''}{full}If these are no first steps, inputs that change make "
         "it compile again: TORCH_LOGS=recompiles says which, and torch.compile(dynamic=True), "
         "torch._dynamo.mark_dynamic or padding to few shapes avoids it.",
-        gap_ids(name, use, *IdleCause) if share else (name,),
-        share or None,
-        "regions of torch.compile: how often it compiles after the first steps",
+        evidence=gap_ids(name, use, *IdleCause) if share else (name,),
+        gain_at_most=share or None,
+        check="regions of torch.compile: how often it compiles after the first steps",
     )
 
 

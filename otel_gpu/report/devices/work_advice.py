@@ -53,11 +53,11 @@ def _tensor_cores(name: str, use: DeviceUse) -> Iterator[Advice]:
         else ""
     )
     yield Advice(
-        f"Use {tf32}torch.autocast: {format_share(eligible)} of the time of kernels is in operators that "
+        text=f"Use {tf32}torch.autocast: {format_share(eligible)} of the time of kernels is in operators that "
         f"can use tensor cores, and none of it does.",
-        kernel_ids(name, use, None, "gemm|cudnn|conv|wgrad|dgrad"),
-        share_of(use, min(work.eligible_ns, use.phases.compute_ns)),
-        "tensor_core_share",
+        evidence=kernel_ids(name=name, use=use, kind=None, words="gemm|cudnn|conv|wgrad|dgrad"),
+        gain_at_most=share_of(use, min(work.eligible_ns, use.phases.compute_ns)),
+        check="tensor_core_share",
     )
 
 
@@ -72,12 +72,12 @@ def _attention(name: str, use: DeviceUse) -> Iterator[Advice]:
     if _MATH in {one.name for one in work.operations}:
         spent_ns = work.inside_ns.get(Inside.ATTENTION, 0)
         yield Advice(
-            "scaled_dot_product_attention fell back to its mathematical form, "
+            text="scaled_dot_product_attention fell back to its mathematical form, "
             f"{format_share(share_of(use, spent_ns))} of the window: types, head size or the mask rule the "
             "fused kernels out; torch.nn.attention.sdpa_kernel says why.",
-            operation_ids(name, use, _MATH, "aten::bmm", "aten::_softmax"),
-            share_of(use, spent_ns),
-            "kernels of kind attention",
+            evidence=operation_ids(name, use, _MATH, "aten::bmm", "aten::_softmax"),
+            gain_at_most=share_of(use, spent_ns),
+            check="kernels of kind attention",
         )
     elif (
         "aten::bmm" in names
@@ -87,12 +87,12 @@ def _attention(name: str, use: DeviceUse) -> Iterator[Advice]:
         and fused_ns < _FUSED * work.kernel_ns
     ):
         yield Advice(
-            "Attention is computed in steps (bmm, softmax, bmm), "
+            text="Attention is computed in steps (bmm, softmax, bmm), "
             f"{format_share(by_hand / work.kernel_ns)} of the time of kernels: use "
             'scaled_dot_product_attention, in transformers attn_implementation="sdpa".',
-            operation_ids(name, use, "aten::_softmax", "aten::bmm"),
-            share_of(use, min(by_hand, use.phases.compute_ns)),
-            "kernels of kind attention",
+            evidence=operation_ids(name, use, "aten::_softmax", "aten::bmm"),
+            gain_at_most=share_of(use, min(by_hand, use.phases.compute_ns)),
+            check="kernels of kind attention",
         )
 
 
@@ -105,21 +105,21 @@ def _layout(name: str, use: DeviceUse) -> Iterator[Advice]:
             else "keep data in the layout that they take (NHWC)"
         )
         yield Advice(
-            f"Convolutions convert their layout, {format_share(share)} of the window: {use_one}.",
-            kernel_ids(name, use, None, _LAYOUTS.pattern),
-            share,
-            "kernels named nchwToNhwc and nhwcToNchw",
+            text=f"Convolutions convert their layout, {format_share(share)} of the window: {use_one}.",
+            evidence=kernel_ids(name=name, use=use, kind=None, words=_LAYOUTS.pattern),
+            gain_at_most=share,
+            check="kernels named nchwToNhwc and nhwcToNchw",
         )
 
 
 def _cast(name: str, use: DeviceUse) -> Iterator[Advice]:
     if (share := share_of(use, use.work.cast_ns)) >= _CAST:
         yield Advice(
-            f"Numbers change their type (aten::to) {format_share(share)} of the window: keep parameters, "
+            text=f"Numbers change their type (aten::to) {format_share(share)} of the window: keep parameters, "
             "buffers and inputs in the type that they are used in, or let torch.compile fuse it.",
-            operation_ids(name, use, "aten::copy_", "aten::_to_copy"),
-            share,
-            "kernels launched in aten::to",
+            evidence=operation_ids(name, use, "aten::copy_", "aten::_to_copy"),
+            gain_at_most=share,
+            check="kernels launched in aten::to",
         )
 
 
@@ -129,11 +129,11 @@ def _fill(name: str, use: DeviceUse) -> Iterator[Advice]:
         most = max(filling, key=lambda one: one.device_ns)
         shapes = f", most with inputs {most.shapes}" if most.shapes else ""
         yield Advice(
-            f"Memory is filled {format_share(share)} of the window{shapes}: use torch.empty where all of it "
+            text=f"Memory is filled {format_share(share)} of the window{shapes}: use torch.empty where all of it "
             "is written anyway, and keep buffers.",
-            operation_ids(name, use, *_FILLS),
-            share,
-            "operators aten::fill_ and aten::zero_",
+            evidence=operation_ids(name, use, *_FILLS),
+            gain_at_most=share,
+            check="operators aten::fill_ and aten::zero_",
         )
 
 
@@ -141,11 +141,11 @@ def _checkpoint(name: str, use: DeviceUse) -> Iterator[Advice]:
     work = use.work
     if (share := share_of(use, work.inside_ns.get(Inside.CHECKPOINT, 0))) >= _CHECKPOINT:
         yield Advice(
-            f"Activation checkpointing computes again what was computed before, {format_share(share)} of the "
+            text=f"Activation checkpointing computes again what was computed before, {format_share(share)} of the "
             "window: if a memory snapshot shows room, do without it, or checkpoint fewer layers.",
-            operation_ids(name, use, "CheckpointFunctionBackward"),
-            share,
-            "activities inside checkpointed regions, and the peak of memory",
+            evidence=operation_ids(name, use, "CheckpointFunctionBackward"),
+            gain_at_most=share,
+            check="activities inside checkpointed regions, and the peak of memory",
         )
 
 
@@ -155,12 +155,12 @@ def _searches(name: str, use: DeviceUse) -> Iterator[Advice]:
         steps = f" in {searches.steps:,} of {len(use.steps):,} steps" if use.steps else ""
         shapes = f", for {searches.shapes:,} shapes" if use.trace.has_shapes else ""
         yield Advice(
-            f"cuDNN tries algorithms out, {searches.times:,} times{steps}{shapes}, which takes "
+            text=f"cuDNN tries algorithms out, {searches.times:,} times{steps}{shapes}, which takes "
             f"{format_share(share)} of the window: with torch.backends.cudnn.benchmark=True it does so for each "
             "new shape. Pad inputs to few shapes, or set it to False.",
-            kernel_ids(name, use, KernelKind.CONVOLUTION),
-            share,
-            "calls of convolutions that run many different kernels",
+            evidence=kernel_ids(name, use, KernelKind.CONVOLUTION),
+            gain_at_most=share,
+            check="calls of convolutions that run many different kernels",
         )
 
 
@@ -177,11 +177,11 @@ def _fusion(name: str, use: DeviceUse) -> Iterator[Advice]:
     if pointwise_ns >= _FUSIBLE * work.kernel_ns:
         pointwise = format_share(pointwise_ns / work.kernel_ns)
         yield Advice(
-            f"{pointwise} of the time of kernels goes to those that compute element by element, and read and "
+            text=f"{pointwise} of the time of kernels goes to those that compute element by element, and read and "
             "write all of it each time: torch.compile makes one of several.",
-            kernel_ids(name, use, KernelKind.ELEMENTWISE),
-            share,
-            "kernels of kind elementwise, cast and fill, and of kind fused",
+            evidence=kernel_ids(name, use, KernelKind.ELEMENTWISE),
+            gain_at_most=share,
+            check="kernels of kind elementwise, cast and fill, and of kind fused",
         )
 
 
@@ -197,23 +197,23 @@ def _float8(name: str, use: DeviceUse) -> Iterator[Advice]:
         and not any(_FLOAT8.search(one.name) for one in work.kernels)
     ):
         yield Advice(
-            f"Multiplying matrices takes {format_share(gemm_ns / work.kernel_ns)} of the time of kernels, with "
+            text=f"Multiplying matrices takes {format_share(gemm_ns / work.kernel_ns)} of the time of kernels, with "
             "tensor cores, which are twice as fast with numbers of 8 bits: if the model allows it, use "
             "torchao.float8 or Transformer Engine.",
-            kernel_ids(name, use, KernelKind.GEMM),
-            share_of(use, min(gemm_ns, use.phases.compute_ns)) / 2,
-            "kernels of kind gemm",
+            evidence=kernel_ids(name, use, KernelKind.GEMM),
+            gain_at_most=share_of(use, min(gemm_ns, use.phases.compute_ns)) / 2,
+            check="kernels of kind gemm",
         )
 
 
 def _parallel(name: str, use: DeviceUse) -> Iterator[Advice]:
     if any(_PARALLEL.search(text) for text in use.trace.names):
         yield Advice(
-            "The program uses torch.nn.DataParallel, one process for several devices: use "
+            text="The program uses torch.nn.DataParallel, one process for several devices: use "
             "DistributedDataParallel.",
-            (name,),
-            None,
-            "one trace for each device",
+            evidence=(name,),
+            gain_at_most=None,
+            check="one trace for each device",
         )
 
 

@@ -109,13 +109,13 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Devi
         readings=tuple(MemoryReading(*reading) for reading in readings),
         growth=tuple(
             GrowingLine(
-                trend.place.function,
-                trend.place.file,
-                trend.place.line,
-                trend.bytes_per_s,
-                trend.r_squared,
-                trend.readings,
-                full_in_s,
+                function=trend.place.function,
+                file=trend.place.file,
+                line=trend.place.line,
+                bytes_per_s=trend.bytes_per_s,
+                r_squared=trend.r_squared,
+                readings=trend.readings,
+                full_in_s=full_in_s,
             )
             for trend in trends
         ),
@@ -159,7 +159,13 @@ def layer_rows(
             failed = () if key in known else failures.get(key, ())
             if layer in _LAYERS:
                 name = (image, device, layer)
-                row = _layer_row(one.process, device, _LAYERS[layer], sums, failed)
+                row = _layer_row(
+                    process=one.process,
+                    device=device,
+                    layer=_LAYERS[layer],
+                    taken=sums,
+                    failed=failed,
+                )
                 row = _over_time(row, name, calls)
                 yield with_churn(row, churn)
                 churn = ()

@@ -111,7 +111,7 @@ def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failur
         advice=(),
         readings=tuple(_readings(snapshot, history)),
     )
-    row = _with_room(_with_sizes(row, snapshot, at_end, place_of))
+    row = _with_room(_with_sizes(row=row, snapshot=snapshot, at_end=at_end, place_of=place_of))
     alarms = (*failure_alarms(row.ooms), *_alarms(row))
     advice = [text for failure in failures for text in advise(failure)]
     return row._replace(alarms=alarms, advice=tuple(dict.fromkeys([*advice, *_advice(row)])))
@@ -127,13 +127,21 @@ def _with_sizes(
         largest_blocks=holdings(memory_sizes.largest_blocks(at_end, place_of)),
         churn_sizes=tuple(
             ChurnRow(
-                one.block_bytes, one.blocks, one.block_bytes * one.blocks, holdings(one.holders)
+                block_bytes=one.block_bytes,
+                blocks=one.blocks,
+                size_bytes=one.block_bytes * one.blocks,
+                holders=holdings(one.holders),
             )
             for one in sizes
         ),
         segment_sizes=tuple(memory_sizes.segment_sizes(snapshot.segments)),
         holes=tuple(
-            PinnedHoleRow(one.size_bytes, one.stuck_bytes, one.segment_bytes, holdings(one.holders))
+            PinnedHoleRow(
+                hole_bytes=one.size_bytes,
+                stuck_bytes=one.stuck_bytes,
+                segment_bytes=one.segment_bytes,
+                holders=holdings(one.holders),
+            )
             for one in holes
         ),
     )
@@ -196,18 +204,32 @@ def cause_name(row: OutOfMemoryRow) -> str:
 
 def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> Frame:
     """Return a line of a program as a frame."""
-    return Frame(PYTHON, row.function, row.file, row.line)
+    return Frame(kind=PYTHON, function=row.function, file=row.file, line=row.line)
 
 
 def holdings(holders: Sequence[LineHolding]) -> tuple[Holding, ...]:
     """Return who holds memory, as a document says it; the last row is of all that find no room."""
     rows = [
-        Holding(one.place.function, one.place.file, one.place.line, one.size_bytes, one.blocks)
+        Holding(
+            function=one.place.function,
+            file=one.place.file,
+            line=one.place.line,
+            size_bytes=one.size_bytes,
+            blocks=one.blocks,
+        )
         for one in holders[:MAX_HOLDERS]
     ]
     if rest := holders[MAX_HOLDERS:]:
         size_bytes, blocks = sum(one.size_bytes for one in rest), sum(one.blocks for one in rest)
-        rows.append(Holding(f"({len(rest):,} others)", "", 0, size_bytes, blocks))
+        rows.append(
+            Holding(
+                function=f"({len(rest):,} others)",
+                file="",
+                line=0,
+                size_bytes=size_bytes,
+                blocks=blocks,
+            )
+        )
     return tuple(rows)
 
 
@@ -220,23 +242,25 @@ def out_of_memory(failure: Failure) -> OutOfMemoryRow:
     """Return a request that failed, as a document says it."""
     place = failure.place
     return OutOfMemoryRow(
-        failure.unix_ns or None,
-        place.function,
-        place.file,
-        place.line,
-        failure.asked_bytes,
-        failure.device_free_bytes,
-        failure.cause,
-        failure.reserved_bytes,
-        failure.live_bytes,
-        failure.hole_bytes,
-        failure.largest_hole_bytes,
-        failure.elsewhere_bytes,
-        failure.outside_bytes,
-        holdings(failure.holders),
-        tuple(map(_pinned_by, failure.pins[:MAX_HOLDERS])),
-        holdings(failure.leaks),
-        tuple(KeptMemory(*one[:-1], holdings(one.holders)) for one in failure.kept[:MAX_HOLDERS]),
+        unix_ns=failure.unix_ns or None,
+        function=place.function,
+        file=place.file,
+        line=place.line,
+        asked_bytes=failure.asked_bytes,
+        free_bytes=failure.device_free_bytes,
+        cause=failure.cause,
+        reserved_bytes=failure.reserved_bytes,
+        live_bytes=failure.live_bytes,
+        hole_bytes=failure.hole_bytes,
+        largest_hole_bytes=failure.largest_hole_bytes,
+        elsewhere_bytes=failure.elsewhere_bytes,
+        outside_bytes=failure.outside_bytes,
+        holders=holdings(failure.holders),
+        pins=tuple(map(_pinned_by, failure.pins[:MAX_HOLDERS])),
+        leaks=holdings(failure.leaks),
+        kept=tuple(
+            KeptMemory(*one[:-1], holdings(one.holders)) for one in failure.kept[:MAX_HOLDERS]
+        ),
     )
 
 
@@ -248,15 +272,15 @@ def _pools(segments: Iterable[Segment]) -> Iterator[MemoryPool]:
     for _, members in sorted(pools.items()):
         split, first = split_of(members), members[0]
         yield MemoryPool(
-            first.pool,
-            first.stream,
-            first.is_small,
-            first.is_expandable,
-            len(members),
-            split.reserved,
-            split.allocated,
-            split.free,
-            split.largest_hole,
+            pool=first.pool,
+            stream=first.stream,
+            small=first.is_small,
+            expandable=first.is_expandable,
+            segments=len(members),
+            reserved_bytes=split.reserved,
+            live_bytes=split.allocated,
+            free_bytes=split.free,
+            largest_hole_bytes=split.largest_hole,
         )
 
 

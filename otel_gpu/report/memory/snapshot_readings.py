@@ -49,14 +49,26 @@ class AsReadings:
     def __init__(self, observer: Observer) -> None:
         self._observe = observer.observe
         self._ids = SpanIds(NO_SEED)
-        self._process = Program(0, 0, "python", 0, {"service.name": _SERVICE})
+        self._process = Program(
+            pid=0,
+            program_ktime_ns=0,
+            comm="python",
+            start_unix_ns=0,
+            attributes={"service.name": _SERVICE},
+        )
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         if isinstance(activity, CaptureActivity):
             self._ids = SpanIds(activity.seed)
             attributes = {"service.name": _SERVICE}
-            self._process = Program(0, 0, "python", activity.unix_ns, attributes)
+            self._process = Program(
+                pid=0,
+                program_ktime_ns=0,
+                comm="python",
+                start_unix_ns=activity.unix_ns,
+                attributes=attributes,
+            )
         if isinstance(activity, MemoryActivity):
             for reading in readings_of(activity, self._process, self._ids):
                 self._observe(reading)
@@ -69,7 +81,7 @@ def readings_of(
 ) -> Iterator[BlocksActivity | OutOfMemoryActivity]:
     """Yield what a snapshot says, in order of time."""
     snapshot, history = activity.snapshot, walk_back(activity.snapshot)
-    moments = _Moments(activity, process, ids, history)
+    moments = _Moments(activity=activity, process=process, ids=ids, history=history)
     at_end = len(snapshot.operations)
     failed = [
         at
@@ -107,23 +119,30 @@ class _Moments:
         live, before = history.totals_bytes[at], history.totals_bytes[0]
         unix_ns = self._unix_ns(at)
         totals = MemoryTotals(
-            unix_ns,
-            live,
-            history.reserved_bytes[at],
-            max(self._peak, live),
-            max(self._peak_reserved, history.reserved_bytes[at]),
-            before,
+            last_ktime_ns=unix_ns,
+            allocated_bytes=live,
+            reserved_bytes=history.reserved_bytes[at],
+            peak_allocated_bytes=max(self._peak, live),
+            peak_reserved_bytes=max(self._peak_reserved, history.reserved_bytes[at]),
+            before_bytes=before,
             # How many reports there were, and what they agreed with, is not known.
-            *(0, 0, 0),
-            self._handed_out,
-            max(0, before + self._handed_out - live),
-            0,
-            0,
-            0,
+            before_freed_bytes=0,
+            allocations=0,
+            frees=0,
+            handed_out_bytes=self._handed_out,
+            taken_back_bytes=max(0, before + self._handed_out - live),
+            unequal=0,
+            unsampled_bytes=0,
+            rate_limited_bytes=0,
         )
         holders = tuple(self._holders(live_before(self._snapshot, at))) if has_holders else ()
         return BlocksActivity(
-            unix_ns, self._process, self._snapshot.device, self._device, totals, holders
+            unix_ns=unix_ns,
+            process=self._process,
+            number=self._snapshot.device,
+            device=self._device,
+            totals=totals,
+            holders=holders,
         )
 
     def failure(self, at: int) -> OutOfMemoryActivity:
@@ -132,22 +151,22 @@ class _Moments:
         operations, unix_ns = self._snapshot.operations, self._unix_ns(at)
         stack = self._stack(operations.stacks[at])
         event = OutOfMemory(
-            unix_ns,
-            self._process.program_ktime_ns,
-            self._process.pid,
-            0,
-            max(0, operations.sizes_bytes[at]),
-            self._history.totals_bytes[at],
-            self._history.reserved_bytes[at],
-            max(0, operations.addresses[at]),
-            self._snapshot.capacity_bytes,
-            unix_ns,
-            0,
-            stack.id if stack else 0,
-            self._snapshot.device,
-            OUT_OF_MEMORY_FRAMEWORK,
-            0,
-            self._process.comm,
+            ktime_ns=unix_ns,
+            program_ktime_ns=self._process.program_ktime_ns,
+            pid=self._process.pid,
+            tid=0,
+            asked_bytes=max(0, operations.sizes_bytes[at]),
+            allocated_bytes=self._history.totals_bytes[at],
+            reserved_bytes=self._history.reserved_bytes[at],
+            device_free_bytes=max(0, operations.addresses[at]),
+            device_total_bytes=self._snapshot.capacity_bytes,
+            device_ktime_ns=unix_ns,
+            root_start_ktime_ns=0,
+            user_stack=stack.id if stack else 0,
+            device=self._snapshot.device,
+            source=OUT_OF_MEMORY_FRAMEWORK,
+            api=0,
+            comm=self._process.comm,
         )
         live = live_before(self._snapshot, at)
         segments = segments_before(self._snapshot, at, live)
@@ -207,7 +226,11 @@ class _Moments:
         by_id = {stack.id: stack for stack in self._known.values()}
         for key, (size_bytes, blocks, allocated, ever) in sorted(found.items()):
             holder = Holder(
-                size_bytes, blocks, max(allocated, size_bytes), max(ever, blocks), size_bytes
+                live_bytes=size_bytes,
+                live_blocks=blocks,
+                allocated_bytes=max(allocated, size_bytes),
+                allocated_blocks=max(ever, blocks),
+                large_live_bytes=size_bytes,
             )
             yield key, holder, by_id[key]
 

@@ -21,7 +21,13 @@ from otel_gpu.state.memory.snapshot import NOT_SAMPLED
 from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
 from otel_gpu.wire.memory import MemorySnapshot
 
-_ANYBODY = Program(OTHER_PROCESSES_PID, 0, "process of the snapshot", 0, {})
+_ANYBODY = Program(
+    pid=OTHER_PROCESSES_PID,
+    program_ktime_ns=0,
+    comm="process of the snapshot",
+    start_unix_ns=0,
+    attributes={},
+)
 
 
 class MemoryStackCollector:
@@ -73,18 +79,18 @@ class MemoryStackCollector:
         known = sum(row.seen for row in rows if row.stack.id)
         left_out = [f"{count_of(len(rest), 'stack')} found no room."] if rest else []
         return StackReport(
-            source,
-            start_unix_ns,
-            max(start_unix_ns, end_unix_ns),
-            self._kind,
-            BYTES,
-            tuple(rows),
-            known,
-            sum(row.seen for row in rows) - known,
-            known,
-            None,
-            self._agent.losses(self._rejected),
-            (*left_out, *notes),
+            source=source,
+            start_unix_ns=start_unix_ns,
+            end_unix_ns=max(start_unix_ns, end_unix_ns),
+            kind=self._kind,
+            by=BYTES,
+            rows=tuple(rows),
+            seen=known,
+            without_stack=sum(row.seen for row in rows) - known,
+            stand_for=known,
+            counted=None,
+            losses=self._agent.losses(self._rejected),
+            notes=(*left_out, *notes),
         )
 
     def _rows(self) -> Iterable[StackRow]:
@@ -95,7 +101,19 @@ class MemoryStackCollector:
             process, stack = one.process or _ANYBODY, one.stack or unknown_stack(NOT_SAMPLED)
             key = (key_of(process), one.device, stack.id, stack.frames[0].function)
             name = f"device {one.device}"
-            known = rows.get(key, StackRow(process, name, stack, 0, 0, 0, 0, device=one.device))
+            known = rows.get(
+                key,
+                StackRow(
+                    process=process,
+                    name=name,
+                    stack=stack,
+                    seen=0,
+                    calls=0,
+                    time_ns=0,
+                    size_bytes=0,
+                    device=one.device,
+                ),
+            )
             blocks = known.seen + max(0, one.blocks)
             size_bytes = known.size_bytes + max(0, one.size_bytes)
             rows[key] = known._replace(seen=blocks, calls=blocks, size_bytes=size_bytes)

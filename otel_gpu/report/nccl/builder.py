@@ -67,15 +67,15 @@ def _row(group: RankGroup, now: int) -> CommunicatorReport:
     standing, members = group.standing(), group.ranks
     algorithm, bus = _bandwidths(group)
     return CommunicatorReport(
-        f"{group.id:016x}" if group.id else None,
-        group.rank_count or None,
-        group.absent if group.rank_count else None,
-        standing.state,
-        standing.number,
-        standing_text(group, standing) + absence_text(group, standing),
-        algorithm,
-        bus,
-        tuple(_rank(group, one, now) for one in members),
+        id=f"{group.id:016x}" if group.id else None,
+        rank_count=group.rank_count or None,
+        absent=group.absent if group.rank_count else None,
+        state=standing.state,
+        number=standing.number,
+        waiting=standing_text(group, standing) + absence_text(group, standing),
+        algorithm_bytes_per_s=algorithm,
+        bus_bytes_per_s=bus,
+        ranks=tuple(_rank(group, one, now) for one in members),
     )
 
 
@@ -87,26 +87,26 @@ def _rank(group: RankGroup, member: Member, now: int) -> Rank:
     stack = member.stack_of(last.completed + 1)
     place = find_allocating_place(stack.frames) if stack else None
     return Rank(
-        member.process,
-        rank if (rank := group.rank_of(member)) >= 0 else None,
-        last.device if last.device >= 0 else None,
-        last.called,
-        last.completed,
-        last.pending,
-        max(0, now - oldest) if oldest and now else None,
-        tuple(sorted(_operations(counted), key=lambda one: (-one.size_bytes, one.operation))),
-        counted.captured,
-        counted.failed,
-        counted.completions,
-        counted.waited_ns,
-        member.lag_ns,
-        member.late_ns,
-        signature_text(asked) if asked else "",
-        last.async_error,
-        not member.has_numbers,
-        not member.is_in,
-        stack,
-        Where(place.function, place.file, place.line) if place is not None else None,
+        process=member.process,
+        rank=rank if (rank := group.rank_of(member)) >= 0 else None,
+        device=last.device if last.device >= 0 else None,
+        called=last.called,
+        completed=last.completed,
+        pending=last.pending,
+        pending_ns=max(0, now - oldest) if oldest and now else None,
+        calls=tuple(sorted(_operations(counted), key=lambda one: (-one.size_bytes, one.operation))),
+        captured=counted.captured,
+        failed=counted.failed,
+        completions=counted.completions,
+        in_flight_ns=counted.waited_ns,
+        waited_for_others_ns=member.lag_ns,
+        kept_others_waiting_ns=member.late_ns,
+        last=signature_text(asked) if asked else "",
+        async_error=last.async_error,
+        is_late=not member.has_numbers,
+        has_left=not member.is_in,
+        stack=stack,
+        where=Where(place.function, place.file, place.line) if place is not None else None,
     )
 
 
@@ -120,20 +120,24 @@ def _counted(member: Member) -> _Counted:
     last, before = member.last, member.before
     if before is None:
         return _Counted(
-            *(last.called, last.completions, last.waited_ns, last.captured, last.failed),
-            last.operations,
+            called=last.called,
+            completions=last.completions,
+            waited_ns=last.waited_ns,
+            captured=last.captured,
+            failed=last.failed,
+            operations=last.operations,
         )
     operations = {}
     for number, (calls, size_bytes) in last.operations.items():
         calls_before, bytes_before = before.operations.get(number, (0, 0))
         operations[number] = max(0, calls - calls_before), max(0, size_bytes - bytes_before)
     return _Counted(
-        max(0, last.called - before.called),
-        max(0, last.completions - before.completions),
-        max(0, last.waited_ns - before.waited_ns),
-        max(0, last.captured - before.captured),
-        max(0, last.failed - before.failed),
-        operations,
+        called=max(0, last.called - before.called),
+        completions=max(0, last.completions - before.completions),
+        waited_ns=max(0, last.waited_ns - before.waited_ns),
+        captured=max(0, last.captured - before.captured),
+        failed=max(0, last.failed - before.failed),
+        operations=operations,
     )
 
 

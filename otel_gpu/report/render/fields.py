@@ -131,15 +131,15 @@ ERRORS = Field(
     lambda row: Cell(in_full(row.errors), row.errors, "bad" if row.errors else ""),
     about="Calls that returned an error",
 )
-P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer", rank=2)
-P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer", rank=2)
-LONGEST = figure("max", "max_ns", format_duration, "The longest call")
-TOTAL = figure("total", "sum_ns", format_duration, "All calls together", rank=0)
+P50 = figure("p50", "p50_ns", format_duration, about="Half of the calls took no longer", rank=2)
+P99 = figure("p99", "p99_ns", format_duration, about="99 of 100 calls took no longer", rank=2)
+LONGEST = figure("max", "max_ns", format_duration, about="The longest call")
+TOTAL = figure("total", "sum_ns", format_duration, about="All calls together", rank=0)
 SIZE = figure(
     "bytes",
     "size_bytes",
     lambda size: format_size(size) if size else "",
-    "Copied, allocated or freed",
+    about="Copied, allocated or freed",
 )
 TIME = figure("time", "time_ns", format_duration, rank=0)
 TIMES = figure("times", "times", in_full)
@@ -147,7 +147,7 @@ MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing, rank=2)
 WHEN = text("when", lambda row: CONTEXTS.get(row.context, row.context))
 WHO = text("who", attrgetter("culprit"))
 HOW = text("how", lambda row: Name(row.kind))
-EFFECTS = figure("effects", "effects", in_full, "How many effects it is a cause of")
+EFFECTS = figure("effects", "effects", in_full, about="How many effects it is a cause of")
 CALL_RATE = figure("calls/s", _per_second("calls"), "{:,.0f}".format)
 MEAN_CALL = figure("mean call", _mean("call_ns", "calls"), unless_nothing)
 ALLOCATION_RATE = figure("alloc+free/s", _per_second("allocate_calls"), "{:,.0f}".format)

@@ -62,14 +62,23 @@ class PerfettoFile:
         """Draw a moment."""
         self._name_process(drawn.track.process, drawn.track.process_name)
         place = {"pid": drawn.track.process, "tid": drawn.track.thread}
-        self._event("i", drawn.unix_ns, place, drawn, s="p", args=_inert(drawn.details))
+        self._event(
+            phase="i",
+            unix_ns=drawn.unix_ns,
+            at=place,
+            drawn=drawn,
+            s="p",
+            args=_inert(drawn.details),
+        )
         self.written["instants"] += 1
 
     def level(self, drawn: Level) -> None:
         """Draw figures."""
         self._name_process(drawn.process, drawn.process_name)
         place = {"pid": drawn.process}
-        self._event("C", drawn.unix_ns, place, drawn, args=dict(drawn.values))
+        self._event(
+            phase="C", unix_ns=drawn.unix_ns, at=place, drawn=drawn, args=dict(drawn.values)
+        )
         self.written["counter values"] += 1
 
     def arrow(self, drawn: Arrow) -> None:
@@ -82,7 +91,7 @@ class PerfettoFile:
             at = {"pid": place.process, "tid": place.lane}
             # Without it an arrow ends at the next slice, and not at the one that it points into.
             more = {"bp": "e"} if phase == "f" else {}
-            self._event(phase, unix_ns, at, drawn, id=self._arrows, **more)
+            self._event(phase=phase, unix_ns=unix_ns, at=at, drawn=drawn, id=self._arrows, **more)
         self.written[_ARROWS] += 1
 
     def close(self, source: str, notes: Sequence[str], losses: Mapping[str, int]) -> None:
@@ -107,7 +116,14 @@ class PerfettoFile:
             return None
         place = {"pid": track.process, "tid": lane}
         duration = _microseconds(end_ns - start_ns)
-        self._event("X", start_ns, place, drawn, dur=duration, args=_inert(drawn.details))
+        self._event(
+            phase="X",
+            unix_ns=start_ns,
+            at=place,
+            drawn=drawn,
+            dur=duration,
+            args=_inert(drawn.details),
+        )
         self.written["slices"] += 1
         return ArrowEnd(track.process, lane)
 

@@ -41,7 +41,7 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
         () if report.kind in (*GRAPHS, *MEMORY) else (one for one in MEASURES if one != report.by)
     )
     profiles = [
-        _profile(_name(rows[0]), rows, by, frames)
+        _profile(name=_name(rows[0]), rows=rows, by=by, frames=frames)
         for by in (report.by, *others)
         for rows in by_process.values()
         if any(row.measure(by) > 0 for row in rows)

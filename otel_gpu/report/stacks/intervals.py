@@ -79,7 +79,13 @@ def _of_sample(activity: SampleActivity, window: Window) -> Iterator[StackInterv
     event = activity.event
     if event.weight_ns > 0 and window.overlaps(activity.unix_ns, activity.unix_ns):
         api = _name(event.api) if event.context in _IN_CALL else ""
-        yield StackInterval(ON_CPU, event.weight_ns, api, activity.functions, activity.stack)
+        yield StackInterval(
+            name=ON_CPU,
+            time_ns=event.weight_ns,
+            api=api,
+            functions=activity.functions,
+            stack=activity.stack,
+        )
 
 
 def _of_stall(activity: StallActivity, window: Window) -> Iterator[StackInterval]:
@@ -90,7 +96,13 @@ def _of_stall(activity: StallActivity, window: Window) -> Iterator[StackInterval
     for name, begin, until in ((blocked, start, runnable), (RUN_QUEUE, runnable, end)):
         time_ns = _inside(window, begin, until)
         if time_ns > 0:
-            yield StackInterval(name, time_ns, api, activity.functions, activity.stack)
+            yield StackInterval(
+                name=name,
+                time_ns=time_ns,
+                api=api,
+                functions=activity.functions,
+                stack=activity.stack,
+            )
 
 
 def _inside(window: Window, begin_unix_ns: int, end_unix_ns: int) -> int:

@@ -223,21 +223,21 @@ class StackCollector:
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         end_unix_ns = self._window.end_unix_ns or self._extent.end_unix_ns
         return StackReport(
-            source,
-            start_unix_ns,
-            max(start_unix_ns, end_unix_ns),
-            self._kind,
-            by,
-            tuple(rows),
-            sum(row.seen for row in rows),
-            self._without_stack,
-            sum(row.calls for row in rows),
-            self._counted(),
-            self._agent.losses(self._rejected),
-            (*self._notes(has_samples=bool(on_cpu)), *notes),
-            sum(row.seen for row in on_cpu),
-            sum(row.time_ns for row in on_cpu),
-            self._counted_on_cpu_ns(),
+            source=source,
+            start_unix_ns=start_unix_ns,
+            end_unix_ns=max(start_unix_ns, end_unix_ns),
+            kind=self._kind,
+            by=by,
+            rows=tuple(rows),
+            seen=sum(row.seen for row in rows),
+            without_stack=self._without_stack,
+            stand_for=sum(row.calls for row in rows),
+            counted=self._counted(),
+            losses=self._agent.losses(self._rejected),
+            notes=(*self._notes(has_samples=bool(on_cpu)), *notes),
+            samples=sum(row.seen for row in on_cpu),
+            on_cpu_ns=sum(row.time_ns for row in on_cpu),
+            counted_on_cpu_ns=self._counted_on_cpu_ns(),
         )
 
     def _observe_call(self, activity: CallActivity) -> None:
@@ -255,7 +255,13 @@ class StackCollector:
         duration_ns = max(0, activity.end_unix_ns - activity.start_unix_ns)
         # A call that failed gave or moved nothing.
         size_bytes = 0 if event.status else weight * event.size_bytes
-        self._add(activity, activity.api.name, weight, weight * duration_ns, size_bytes)
+        self._add(
+            activity=activity,
+            name=activity.api.name,
+            calls=weight,
+            time_ns=weight * duration_ns,
+            size_bytes=size_bytes,
+        )
 
     def _observe_wait(self, activity: StallActivity) -> None:
         event = activity.event
@@ -268,7 +274,9 @@ class StackCollector:
             and self._wants(event.pid, activity.reason)
             and self._wants_thread(event.tid, event.comm)
         ):
-            self._add(activity, activity.reason, 1, blocked_ns, 0)
+            self._add(
+                activity=activity, name=activity.reason, calls=1, time_ns=blocked_ns, size_bytes=0
+            )
 
     def _observe_intervals(self, activity: SampleActivity | StallActivity) -> None:
         event = activity.event
@@ -281,7 +289,13 @@ class StackCollector:
             self._incomplete += spell.stack is not None and not spell.stack.complete
             stack_id = 0 if spell.stack is None else spell.stack.id
             place = (stack_id, spell.api, spell.functions)
-            self._put(activity, spell.name, place, spell, (1, spell.time_ns, 0))
+            self._put(
+                activity=activity,
+                name=spell.name,
+                place=place,
+                at=spell,
+                amounts=(1, spell.time_ns, 0),
+            )
 
     def _add(
         self,
@@ -296,7 +310,13 @@ class StackCollector:
             self._without_stack += 1
             return
         self._incomplete += not stack.complete
-        self._put(activity, name, (stack.id,), stack, (calls, time_ns, size_bytes))
+        self._put(
+            activity=activity,
+            name=name,
+            place=(stack.id,),
+            at=stack,
+            amounts=(calls, time_ns, size_bytes),
+        )
 
     def _put(
         self,
@@ -315,7 +335,9 @@ class StackCollector:
                 self._left_out += 1
                 return
             stack = at.whole() if isinstance(at, StackInterval) else at
-            known = StackRow(process, name, stack, 0, 0, 0, 0)
+            known = StackRow(
+                process=process, name=name, stack=stack, seen=0, calls=0, time_ns=0, size_bytes=0
+            )
         calls, time_ns, size_bytes = amounts
         self._rows[key] = known._replace(
             process=process,

@@ -97,13 +97,15 @@ class ActivityTracks:
         match activity:
             case CallActivity():
                 self._open.pop(_key_of(activity), None)
-                self._draw(activity, activity.api.name, "cuda", _of_call)
+                self._draw(
+                    activity=activity, name=activity.api.name, category="cuda", describe=_of_call
+                )
             case GapActivity():
-                self._draw(activity, "gap", "gap", _of_gap)
+                self._draw(activity=activity, name="gap", category="gap", describe=_of_gap)
             case StallActivity():
                 self._draw_stall(activity)
             case ForkActivity():
-                self._draw(activity, "fork", "process", _of_fork)
+                self._draw(activity=activity, name="fork", category="process", describe=_of_fork)
             case OpenCallActivity() if len(self._open) < MAX_OPEN:
                 self._open[_key_of(activity)] = activity
             case ExitActivity():
@@ -127,7 +129,16 @@ class ActivityTracks:
                 track = track_of(activity.process, event.tid, event.comm)
                 details = {"returned": False, "stack": stack_lines(activity.stack)}
                 name = f"{activity.api.name} (open)"
-                self._drawing.ended(Slice(track, name, "cuda", start_ns, end_ns, details))
+                self._drawing.ended(
+                    Slice(
+                        track=track,
+                        name=name,
+                        category="cuda",
+                        start_unix_ns=start_ns,
+                        end_unix_ns=end_ns,
+                        details=details,
+                    )
+                )
         self._open.clear()
 
     def _wants(self, pid: int, end_unix_ns: int, start_unix_ns: int | None = None) -> bool:
@@ -146,20 +157,41 @@ class ActivityTracks:
         if self._wants(activity.process.pid, end_ns, start_ns):
             track = track_of(activity.process, event.tid, event.comm)
             details = None if self._only_slices else describe(activity)
-            self._drawing.ended(Slice(track, name, category, start_ns, end_ns, details))
+            self._drawing.ended(
+                Slice(
+                    track=track,
+                    name=name,
+                    category=category,
+                    start_unix_ns=start_ns,
+                    end_unix_ns=end_ns,
+                    details=details,
+                )
+            )
 
     def _draw_exit(self, activity: ExitActivity) -> None:
         process, unix_ns = activity.process, activity.end_unix_ns
         if self._wants(process.pid, unix_ns):
             track = track_of(process, process.pid, process.comm)
             details = {"exit_code": activity.exit_code}
-            self._drawing.instant(Instant(track, "exit", "process", unix_ns, details))
+            self._drawing.instant(
+                Instant(
+                    track=track, name="exit", category="process", unix_ns=unix_ns, details=details
+                )
+            )
 
     def _draw_load(self, activity: PressureActivity) -> None:
         load = activity.info.get("load1")
         if load is not None and self._wants(HOST, activity.unix_ns):
             values = {"threads": load}
-            self._drawing.level(Level(HOST, "host", "load", activity.unix_ns, values))
+            self._drawing.level(
+                Level(
+                    process=HOST,
+                    process_name="host",
+                    name="load",
+                    unix_ns=activity.unix_ns,
+                    values=values,
+                )
+            )
 
     def _draw_stall(self, activity: StallActivity) -> None:
         if not self._wants(activity.process.pid, activity.end_unix_ns, activity.start_unix_ns):
@@ -173,7 +205,14 @@ class ActivityTracks:
             name = f"blocked: {activity.reason}" if activity.reason else "blocked"
             details = None if self._only_slices else _of_wait(activity)
             self._drawing.ended(
-                Slice(track, name, "wait", activity.start_unix_ns, runnable_ns, details)
+                Slice(
+                    track=track,
+                    name=name,
+                    category="wait",
+                    start_unix_ns=activity.start_unix_ns,
+                    end_unix_ns=runnable_ns,
+                    details=details,
+                )
             )
         if activity.end_unix_ns > runnable_ns:
             who = Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
@@ -183,7 +222,14 @@ class ActivityTracks:
             if event.flags & wire.STALL_IDLE_CPU:
                 said["had the CPU"] = "nobody"
             self._drawing.ended(
-                Slice(track, "run queue", "wait", runnable_ns, activity.end_unix_ns, said)
+                Slice(
+                    track=track,
+                    name="run queue",
+                    category="wait",
+                    start_unix_ns=runnable_ns,
+                    end_unix_ns=activity.end_unix_ns,
+                    details=said,
+                )
             )
 
     def _follow(self, growth: SeriesDelta) -> None:
@@ -200,7 +246,9 @@ class ActivityTracks:
         # What was counted in the capture before ends with its last reading.
         for process, sums in self._sums.items():
             for name in sums:
-                self._drawing.level(_level(process, name, self._since_unix_ns, 0))
+                self._drawing.level(
+                    _level(process=process, name=name, unix_ns=self._since_unix_ns, value=0)
+                )
         self._sums.clear()
         self._since_unix_ns = unix_ns
 
@@ -217,7 +265,9 @@ class ActivityTracks:
             for name, total in sums.items():
                 rate = round(total * _NS_PER_S / (unix_ns - since_ns), 3)
                 # From the reading before on: that is when it was so.
-                self._drawing.level(_level(process, name, since_ns, rate))
+                self._drawing.level(
+                    _level(process=process, name=name, unix_ns=since_ns, value=rate)
+                )
                 if total:
                     # Where nothing follows, it falls to that.
                     self._sums[process][name] = 0
@@ -244,12 +294,12 @@ class DeviceTracks:
             shape = trace.shapes[host.shapes[row]]
             place = self._drawing.began(
                 Slice(
-                    track,
-                    trace.names[host.names[row]],
-                    _HOST_WORK[kind],
-                    start_ns,
-                    start_ns + host.durations_ns[row],
-                    {"shapes": shape} if shape else {},
+                    track=track,
+                    name=trace.names[host.names[row]],
+                    category=_HOST_WORK[kind],
+                    start_unix_ns=start_ns,
+                    end_unix_ns=start_ns + host.durations_ns[row],
+                    details={"shapes": shape} if shape else {},
                 )
             )
             correlation = host.correlations[row]
@@ -265,7 +315,9 @@ class DeviceTracks:
             if pid not in processes:
                 processes[pid] = self._process(pid)
             title = f"{trace.source} ({pid})"
-            tracks[number] = Track(processes[pid], title, tid, name or "thread")
+            tracks[number] = Track(
+                process=processes[pid], process_name=title, thread=tid, thread_name=name or "thread"
+            )
         return tracks
 
     def _device_tracks(self, trace: DeviceTrace) -> dict[tuple[int, int], Track]:
@@ -278,7 +330,13 @@ class DeviceTracks:
             model = trace.models.get(device)
             title = device_title(device, model.name if model else "", trace.source)
             name = f"stream {stream}" if stream >= 0 else "unknown stream"
-            tracks[device, stream] = Track(processes[device], title, stream, name, is_device=True)
+            tracks[device, stream] = Track(
+                process=processes[device],
+                process_name=title,
+                thread=stream,
+                thread_name=name,
+                is_device=True,
+            )
         return tracks
 
     def _draw_devices(self, trace: DeviceTrace, calls: dict[int, tuple[ArrowEnd, int]]) -> None:
@@ -298,7 +356,16 @@ class DeviceTracks:
             work = COMMUNICATION if is_shared else _DEVICE_WORK[Work(done.kinds[row])]
             name = trace.names[done.names[row]] or work
             end_ns = start_ns + done.durations_ns[row]
-            place = self._drawing.began(Slice(track, name, work, start_ns, end_ns, details))
+            place = self._drawing.began(
+                Slice(
+                    track=track,
+                    name=name,
+                    category=work,
+                    start_unix_ns=start_ns,
+                    end_unix_ns=end_ns,
+                    details=details,
+                )
+            )
             call = calls.get(done.correlations[row])
             # Work that begins before its call does is one of clocks that do not agree.
             if place and call and call[1] <= start_ns:
@@ -319,7 +386,13 @@ def device_title(device: int, model: str, source: str) -> str:
 
 def track_of(process: Program, tid: int, comm: str, role: str = "") -> Track:
     """Return the track of a thread of a process."""
-    return Track(process.pid, service_of(process), tid, comm, role)
+    return Track(
+        process=process.pid,
+        process_name=service_of(process),
+        thread=tid,
+        thread_name=comm,
+        role=role,
+    )
 
 
 def stack_lines(stack: CallStack | None) -> list[str]:
@@ -336,7 +409,13 @@ def _in_order(starts_ns: Sequence[int], durations_ns: Sequence[int]) -> Iterator
 
 
 def _level(process: Program, name: str, unix_ns: int, value: float) -> Level:
-    return Level(process.pid, service_of(process), f"CUDA {name}", unix_ns, {name: value})
+    return Level(
+        process=process.pid,
+        process_name=service_of(process),
+        name=f"CUDA {name}",
+        unix_ns=unix_ns,
+        values={name: value},
+    )
 
 
 def _key_of(activity: CallActivity | OpenCallActivity) -> tuple[int, int, int]:

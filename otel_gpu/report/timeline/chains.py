@@ -38,7 +38,12 @@ def draw_document(document: Document, drawing: Drawing) -> None:
     slices: list[Slice] = []
     kept: list[_Kept] = []
     for chain in document.chains:
-        _add_chain(chain, slices, kept, {pid: image.comm for pid, image in names.items()})
+        _add_chain(
+            chain=chain,
+            slices=slices,
+            kept=kept,
+            names={pid: image.comm for pid, image in names.items()},
+        )
     places: dict[int, ArrowEnd | None] = {}
     # Of what begins together, the longer one holds the other.
     for number in sorted(range(len(slices)), key=lambda at: _order(slices[at])):
@@ -50,7 +55,14 @@ def draw_document(document: Document, drawing: Drawing) -> None:
             # It ends where the wait does: what came of it is that it took so long.
             last_ns = max(begin.start_unix_ns, end.end_unix_ns - 1)
             drawing.arrow(
-                Arrow("kept waiting", "cause", source, begin.start_unix_ns, target, last_ns)
+                Arrow(
+                    name="kept waiting",
+                    category="cause",
+                    source=source,
+                    source_unix_ns=begin.start_unix_ns,
+                    target=target,
+                    target_unix_ns=last_ns,
+                )
             )
     for incident in document.incidents:
         drawing.instant(_instant(incident))
@@ -58,7 +70,7 @@ def draw_document(document: Document, drawing: Drawing) -> None:
 
 def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict[int, str]) -> None:
     effect = chain.effect
-    track = track_of(effect.process, effect.tid, effect.comm, WHY)
+    track = track_of(process=effect.process, tid=effect.tid, comm=effect.comm, role=WHY)
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
     said = [plain(because(cause)) for cause in chain.causes[:3]]
     details: dict[str, object] = {
@@ -73,7 +85,14 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
         "chain": chain.id,
     }
     slices.append(
-        Slice(track, describe_kind(effect), "effect", effect.start_unix_ns, end_unix_ns, details)
+        Slice(
+            track=track,
+            name=describe_kind(effect),
+            category="effect",
+            start_unix_ns=effect.start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            details=details,
+        )
     )
     for interval in find_intervals(chain):
         evidence = interval.evidence
@@ -86,14 +105,27 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
         thread = interval.thread
         on = _track_of(thread, names, WHY) if thread else track
         reason = {"reason": evidence.reason} if evidence.reason else {}
-        slices.append(Slice(on, label_of(interval.cause.kind), "wait", start_ns, end_ns, reason))
+        slices.append(
+            Slice(
+                track=on,
+                name=label_of(interval.cause.kind),
+                category="wait",
+                start_unix_ns=start_ns,
+                end_unix_ns=end_ns,
+                details=reason,
+            )
+        )
         keeper = evidence.culprit or evidence.waker
         if keeper is None or keeper == thread or not keeper.tid:
             continue
         waits = describe_thread(thread) if thread else f"{effect.comm} ({effect.tid})"
         slices.append(
             Slice(
-                _track_of(keeper, names, KEPT), f"kept {waits} waiting", "culprit", start_ns, end_ns
+                track=_track_of(keeper, names, KEPT),
+                name=f"kept {waits} waiting",
+                category="culprit",
+                start_unix_ns=start_ns,
+                end_unix_ns=end_ns,
             )
         )
         kept.append(_Kept(len(slices) - 2, len(slices) - 1))
@@ -101,13 +133,15 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
 
 def _track_of(thread: Culprit, names: dict[int, str], role: str) -> Track:
     name = names.get(thread.pid, thread.comm)
-    return Track(thread.pid, name, thread.tid, thread.comm, role)
+    return Track(
+        process=thread.pid, process_name=name, thread=thread.tid, thread_name=thread.comm, role=role
+    )
 
 
 def _instant(incident: Incident) -> Instant:
     process = next(iter(incident.processes), None)
     track = (
-        Track(HOST, "host", 0, "host")
+        Track(process=HOST, process_name="host", thread=0, thread_name="host")
         if process is None
         else track_of(process, process.pid, process.comm)
     )
@@ -120,7 +154,9 @@ def _instant(incident: Incident) -> Instant:
         "incident": incident.id,
     }
     name = f"{incident.severity}: {plain(sentence_of(incident))}"
-    return Instant(track, name, "incident", incident.start_unix_ns, details)
+    return Instant(
+        track=track, name=name, category="incident", unix_ns=incident.start_unix_ns, details=details
+    )
 
 
 def _order(drawn: Slice) -> tuple[int, int]:

@@ -17,10 +17,24 @@ def draw_devices(document: Document, drawing: Drawing) -> None:
     """Draw the steps of devices, and the longest stretches in which they did nothing."""
     for number, row in enumerate(document.devices):
         title = device_title(row.device, row.model, row.source)
-        steps = Track(OTHERS + number, title, _STEPS, "steps", is_device=True)
+        steps = Track(
+            process=OTHERS + number,
+            process_name=title,
+            thread=_STEPS,
+            thread_name="steps",
+            is_device=True,
+        )
         for step in row.step_rows:
             end_ns = step.start_unix_ns + step.duration_ns
-            drawing.began(Slice(steps, step.name, STEP, step.start_unix_ns, end_ns))
+            drawing.began(
+                Slice(
+                    track=steps,
+                    name=step.name,
+                    category=STEP,
+                    start_unix_ns=step.start_unix_ns,
+                    end_unix_ns=end_ns,
+                )
+            )
         _draw_gaps(row, steps._replace(thread=_GAPS, thread_name="idle"), drawing)
 
 
@@ -30,7 +44,12 @@ def _draw_gaps(row: DeviceReport, track: Track, drawing: Drawing) -> None:
         details = {"cause": gap.cause, "python": gap.python}
         drawing.began(
             Slice(
-                track, describe_gap(gap), f"{IDLE}{gap.cause}", gap.start_unix_ns, end_ns, details
+                track=track,
+                name=describe_gap(gap),
+                category=f"{IDLE}{gap.cause}",
+                start_unix_ns=gap.start_unix_ns,
+                end_unix_ns=end_ns,
+                details=details,
             )
         )
 

@@ -129,11 +129,11 @@ class TimelineDrawing:
         """Return the timeline; to be called once, at the end."""
         devices, threads = self._devices, self._threads
         return Timeline(
-            (*devices.groups(), *threads.groups()),
-            tuple(sorted(self._marks)),
-            devices.quantum_ns,
-            threads.quantum_ns,
-            devices.left_out + threads.left_out,
+            groups=(*devices.groups(), *threads.groups()),
+            marks=tuple(sorted(self._marks)),
+            device_quantum_ns=devices.quantum_ns,
+            thread_quantum_ns=threads.quantum_ns,
+            left_out=devices.left_out + threads.left_out,
         )
 
     def _pool(self, track: Track) -> "_Pool":
@@ -235,7 +235,15 @@ class _Row:
         lane = self._lanes[depth]
         before = len(lane)
         length_ns = end_ns - start_ns
-        item = Item(start_ns, end_ns, drawn.name, drawn.category, 1, length_ns, length_ns)
+        item = Item(
+            start_unix_ns=start_ns,
+            end_unix_ns=end_ns,
+            name=drawn.name,
+            category=drawn.category,
+            times=1,
+            busy_ns=length_ns,
+            longest_ns=length_ns,
+        )
         lane.add(item, quantum_ns)
         return len(lane) - before
 
@@ -291,13 +299,13 @@ class _Lane:
 def _together(one: Item, other: Item) -> Item:
     longer = max(one, other, key=lambda item: item.longest_ns)
     return Item(
-        min(one.start_unix_ns, other.start_unix_ns),
-        max(one.end_unix_ns, other.end_unix_ns),
-        longer.name,
-        longer.category,
-        one.times + other.times,
-        one.busy_ns + other.busy_ns,
-        longer.longest_ns,
+        start_unix_ns=min(one.start_unix_ns, other.start_unix_ns),
+        end_unix_ns=max(one.end_unix_ns, other.end_unix_ns),
+        name=longer.name,
+        category=longer.category,
+        times=one.times + other.times,
+        busy_ns=one.busy_ns + other.busy_ns,
+        longest_ns=longer.longest_ns,
     )
 
 

@@ -115,34 +115,58 @@ class WindowDetail:
             case CallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.end_unix_ns)
                 yield WindowEvent(
-                    process,
-                    event.tid,
-                    event.comm,
-                    activity.api.name,
-                    whole,
-                    event.size_bytes,
-                    error_name(activity.api.layer, event.status) if event.status else "",
+                    process=process,
+                    tid=event.tid,
+                    comm=event.comm,
+                    what=activity.api.name,
+                    interval=whole,
+                    size_bytes=event.size_bytes,
+                    error=error_name(activity.api.layer, event.status) if event.status else "",
                 )
             case GapActivity(process, event):
                 whole = evidence.of_whole(activity, activity.end_unix_ns)
                 what = f"{activity.previous_api.name} to {activity.next_api.name}"
-                yield WindowEvent(process, event.tid, event.comm, what, whole)
+                yield WindowEvent(
+                    process=process, tid=event.tid, comm=event.comm, what=what, interval=whole
+                )
             case OpenCallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.seen_unix_ns)
                 whole = whole._replace(id=f"open_{whole.id}", kind=EvidenceKind.OPEN_CALL)
-                yield WindowEvent(process, event.tid, event.comm, activity.api.name, whole)
+                yield WindowEvent(
+                    process=process,
+                    tid=event.tid,
+                    comm=event.comm,
+                    what=activity.api.name,
+                    interval=whole,
+                )
             case StallActivity():
                 yield from self._stalls_of(activity)
             case ForkActivity(process, event, child):
                 fork = evidence.of_fork(activity)
-                yield WindowEvent(process, event.tid, event.comm, f"child {child.pid}", fork)
+                yield WindowEvent(
+                    process=process,
+                    tid=event.tid,
+                    comm=event.comm,
+                    what=f"child {child.pid}",
+                    interval=fork,
+                )
             case ExitActivity(process, end_unix_ns, code):
                 name = f"exit-{process.pid}-{process.program_ktime_ns}"
                 end = Evidence(
-                    name, EvidenceKind.EXIT, end_unix_ns, end_unix_ns, None, None, "", (), b""
+                    id=name,
+                    kind=EvidenceKind.EXIT,
+                    start_unix_ns=end_unix_ns,
+                    end_unix_ns=end_unix_ns,
+                    culprit=None,
+                    waker=None,
+                    reason="",
+                    functions=(),
+                    span_id=b"",
                 )
                 what = "exit" if code is None else f"exit code {code}"
-                yield WindowEvent(process, process.pid, process.comm, what, end)
+                yield WindowEvent(
+                    process=process, tid=process.pid, comm=process.comm, what=what, interval=end
+                )
             case _:
                 pass
 
@@ -150,7 +174,9 @@ class WindowDetail:
         process, event = stall.process, stall.event
         for part in (evidence.of_blocked(stall, _waker(stall)), evidence.of_run_queue(stall)):
             if part.end_unix_ns > part.start_unix_ns:
-                yield WindowEvent(process, event.tid, event.comm, part.reason, part)
+                yield WindowEvent(
+                    process=process, tid=event.tid, comm=event.comm, what=part.reason, interval=part
+                )
 
 
 def _waker(stall: StallActivity) -> Culprit | None:

@@ -120,17 +120,17 @@ class TopModel:
         # The first interval may not be over: what there is of it.
         now = self._now or self._figures_now(now_unix_ns, lags)
         return TopView(
-            self._host,
-            now_unix_ns,
-            now_unix_ns - self._extent.start_unix_ns,
-            now.length_ns,
-            AgentUse(self._agent.cpu_share, self._agent.figure("rss_bytes")),
-            tuple(self._process_lines(total, now)),
-            tuple(_api_line(row, now.apis.get(key), now) for key, row in total.apis.items()),
-            tuple(self._incident_lines(now_unix_ns)),
-            tuple(self._open_calls.rows(now_unix_ns)),
-            self._agent.losses(self._rejected),
-            self._ledger.left_out + self._ledger.forgotten,
+            host=self._host,
+            now_unix_ns=now_unix_ns,
+            age_ns=now_unix_ns - self._extent.start_unix_ns,
+            interval_ns=now.length_ns,
+            agent=AgentUse(self._agent.cpu_share, self._agent.figure("rss_bytes")),
+            processes=tuple(self._process_lines(total, now)),
+            apis=tuple(_api_line(row, now.apis.get(key), now) for key, row in total.apis.items()),
+            incidents=tuple(self._incident_lines(now_unix_ns)),
+            open_calls=tuple(self._open_calls.rows(now_unix_ns)),
+            losses=self._agent.losses(self._rejected),
+            left_out=self._ledger.left_out + self._ledger.forgotten,
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
@@ -177,12 +177,12 @@ class TopModel:
             shown = part or whole
             tree = shown.time_tree if shown else None
             yield ProcessLine(
-                images[key],
-                key in ended,
-                whole.verdict if whole else Bound.UNKNOWN,
-                part.verdict if part else Bound.UNKNOWN,
-                shown.budget_ns if shown else {},
-                with_names(tree, self._names.find) if tree else None,
+                process=images[key],
+                has_ended=key in ended,
+                verdict=whole.verdict if whole else Bound.UNKNOWN,
+                verdict_now=part.verdict if part else Bound.UNKNOWN,
+                budget_ns=shown.budget_ns if shown else {},
+                time_tree=with_names(tree, self._names.find) if tree else None,
             )
 
     def _incident_lines(self, now_unix_ns: int) -> list[IncidentLine]:
@@ -206,5 +206,10 @@ class TopModel:
 def _api_line(total: ApiTotals, row: ApiTotals | None, now: _Figures) -> ApiLine:
     length_s = now.length_ns / _NS_PER_S
     if row is None or length_s <= 0:
-        return ApiLine(total, row, 0.0, 0.0)
-    return ApiLine(total, row, row.calls / length_s, row.size_bytes / length_s)
+        return ApiLine(total=total, now=row, calls_per_s=0.0, bytes_per_s=0.0)
+    return ApiLine(
+        total=total,
+        now=row,
+        calls_per_s=row.calls / length_s,
+        bytes_per_s=row.size_bytes / length_s,
+    )

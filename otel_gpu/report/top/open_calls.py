@@ -69,11 +69,11 @@ class OpenCalls:
             patience_ns = 2 * max(_NS_PER_S, 0 if is_early else first_age_ns // 4)
             if now_unix_ns - activity.seen_unix_ns <= patience_ns:
                 yield OpenCallRow(
-                    activity.process,
-                    activity.api.name,
-                    activity.event.tid,
-                    activity.event.comm,
-                    max(0, now_unix_ns - activity.start_unix_ns),
-                    is_early,
-                    activity.stack.place if activity.stack else None,
+                    process=activity.process,
+                    api=activity.api.name,
+                    tid=activity.event.tid,
+                    comm=activity.event.comm,
+                    age_ns=max(0, now_unix_ns - activity.start_unix_ns),
+                    began_before_capture=is_early,
+                    place=activity.stack.place if activity.stack else None,
                 )

@@ -192,7 +192,9 @@ def describe_trouble(trouble: DeviceTrouble) -> str:
 
 def describe_where(where: Where) -> str:
     """A place as ``train.py:74 step``, for the middle of a sentence."""
-    return describe_place(Frame(PYTHON, where.function, where.file, where.line))
+    return describe_place(
+        Frame(kind=PYTHON, function=where.function, file=where.file, line=where.line)
+    )
 
 
 # A report says the same names again and again, and mangled ones may be as long as they like.

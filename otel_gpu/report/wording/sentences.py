@@ -264,7 +264,11 @@ def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
 def in_lines(lines: CodeLines) -> Sentence:
     """Say in which line somebody mostly worked; nothing where that is not known."""
     line = lines.first
-    return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()
+    return (
+        in_line(where=line.where, work=line.work, share=lines.share_of(line), samples=lines.samples)
+        if line
+        else ()
+    )
 
 
 def counts_of(cause: Cause) -> str:

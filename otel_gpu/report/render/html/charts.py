@@ -52,11 +52,26 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("Lost", LOST, "Time lost by slow calls and gaps", "lost_ns"),
+    Measure(name="Lost", tone=LOST, about="Time lost by slow calls and gaps", share_of="lost_ns"),
     Measure("Calls", API, "CUDA calls"),
-    Measure("GPU wait", GPU, "Time in calls that wait for the GPU", "synchronize_ns"),
-    Measure("Run queue", CPU, "Time that threads were ready to run and did not", "run_queue_ns"),
-    Measure("Alloc + free", MEMORY, "Time in calls that allocate or free", "allocate_ns"),
+    Measure(
+        name="GPU wait",
+        tone=GPU,
+        about="Time in calls that wait for the GPU",
+        share_of="synchronize_ns",
+    ),
+    Measure(
+        name="Run queue",
+        tone=CPU,
+        about="Time that threads were ready to run and did not",
+        share_of="run_queue_ns",
+    ),
+    Measure(
+        name="Alloc + free",
+        tone=MEMORY,
+        about="Time in calls that allocate or free",
+        share_of="allocate_ns",
+    ),
 )
 
 
@@ -82,7 +97,7 @@ def charts_of(document: Document, slots: Sequence[TimeBucket], *, is_all: bool) 
         values = [measure.value_of(slot) for slot in slots]
         most = max(values)
         if most > (_LEAST_SHARE if measure.share_of else 0):
-            yield _chart(document, measure, slots, values, most)
+            yield _chart(document=document, measure=measure, slots=slots, values=values, most=most)
 
 
 def is_busy(slots: Sequence[TimeBucket]) -> bool:
@@ -100,10 +115,20 @@ def _chart(
     scale = max(most, 1.0) if measure.share_of else most
     highest, of = measure.format(most), ", as a share of the time" if measure.share_of else ""
     blocks = _columns(
-        document, slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
+        document=document,
+        rows=slots,
+        values=values,
+        draw=lambda value: (measure.tone, value / scale, measure.format(value)),
     )
     about = f"{measure.about}{of}; at most {highest}"
-    return Chart(measure.name, "chart", about, blocks, measure.tone, f"up to {highest}")
+    return Chart(
+        label=measure.name,
+        kind="chart",
+        about=about,
+        blocks=blocks,
+        tone=measure.tone,
+        note=f"up to {highest}",
+    )
 
 
 def _phases(document: Document, slots: Sequence[TimeBucket]) -> Chart:
@@ -113,11 +138,13 @@ def _phases(document: Document, slots: Sequence[TimeBucket]) -> Chart:
         for row in rows
     ]
     drawn = list(zip(tones, map(phase_text, rows), strict=True))
-    blocks = _columns(document, rows, drawn, lambda one: (one[0], 1.0, one[1]))
+    blocks = _columns(
+        document=document, rows=rows, values=drawn, draw=lambda one: (one[0], 1.0, one[1])
+    )
     kinds = (phase_of(row).kind if isinstance(row, TimeBucket) else NO_CAPTURE for row in rows)
     keys = list(dict.fromkeys(zip(tones, map(str, kinds), strict=True)))
     about = f"Phases: {', '.join(kind for _, kind in keys)}"
-    return Chart("Phases", "chart band", about, blocks, keys=keys)
+    return Chart(label="Phases", kind="chart band", about=about, blocks=blocks, keys=keys)
 
 
 def _columns(
@@ -136,7 +163,16 @@ def _columns(
             width = max(1, (row.end_unix_ns or 0) - (row.start_unix_ns or 0)) / length_ns * WIDTH
             height, title = part * _HEIGHT, f"{offset_of(row, start_unix_ns)}: {text}"
             shown = max(width - _GAP, width / 2)
-            blocks.append(Rectangle(tone, left, shown, _HEIGHT - height, height, title=title))
+            blocks.append(
+                Rectangle(
+                    tone=tone,
+                    left=left,
+                    width=shown,
+                    top=_HEIGHT - height,
+                    height=height,
+                    title=title,
+                )
+            )
     return blocks
 
 
@@ -156,7 +192,9 @@ def _incidents(document: Document) -> Chart:
     about = f"When the incidents were: {len(shown)} marks"
     note = "the worst" if len(incidents) > len(shown) else ""
     height_px = max(_LEAST_HEIGHT, _MARK_HEIGHT * len(shown))
-    return Chart("Incidents", "marks", about, blocks, note=note, height=height_px)
+    return Chart(
+        label="Incidents", kind="marks", about=about, blocks=blocks, note=note, height=height_px
+    )
 
 
 def known(severity: str) -> str:

@@ -79,7 +79,10 @@ def phase_parts(row: DeviceReport) -> list[SharePart]:
 def idle_parts(row: DeviceReport) -> list[SharePart]:
     """Return why a device was idle, as shares of its window."""
     ranked = fields.largest_first(row.idle or {}, _LEAST_SHARE * row.window_ns)
-    return [_part(row, IDLE_TONES.get(cause, OTHER), cause, time_ns) for cause, time_ns in ranked]
+    return [
+        _part(row=row, tone=IDLE_TONES.get(cause, OTHER), name=cause, time_ns=time_ns)
+        for cause, time_ns in ranked
+    ]
 
 
 def device_lines(row: DeviceReport) -> list[str]:
@@ -124,7 +127,7 @@ def _is_shown(name: str, document: Document) -> bool:
 
 def _part(row: DeviceReport, tone: str, name: str, time_ns: int | None) -> SharePart:
     share = (time_ns or 0) / (row.window_ns or 1)
-    return SharePart(tone, name, share, format_duration(time_ns or 0))
+    return SharePart(tone=tone, name=name, share=share, beside=format_duration(time_ns or 0))
 
 
 def _unless_empty(*found: tuple[str, HtmlTable]) -> Iterator[tuple[str, HtmlTable]]:

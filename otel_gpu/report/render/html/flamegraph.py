@@ -110,14 +110,19 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
         told = f"{format_weight(box.weight, by)} ({box.weight / total * 100:.1f}%)"
         return told, _colour(box.frame.type, name)
 
-    return _picture(ordered, by, most, describe)
+    return _picture(ordered=ordered, by=by, most=most, describe=describe)
 
 
 def draw_difference(diff: StackDiff, *, most: int = MAX_BOXES) -> Markup:
     """Return the picture of a difference, as ``draw_flamegraph`` does."""
     before_total, after_total = diff.totals
     ordered = sorted(
-        _Changed(frames, before * (after_total or 1) + after * (before_total or 1), before, after)
+        _Changed(
+            frames=frames,
+            weight=before * (after_total or 1) + after * (before_total or 1),
+            before=before,
+            after=after,
+        )
         for frames, before, after in diff.stacks
     )
 
@@ -127,7 +132,7 @@ def draw_difference(diff: StackDiff, *, most: int = MAX_BOXES) -> Markup:
         change = Change((), before / (before_total or 1), after / (after_total or 1))
         return describe_change(change).strip(), _colour_of_change(change)
 
-    return _picture(ordered, "change", most, describe)
+    return _picture(ordered=ordered, by="change", most=most, describe=describe)
 
 
 def format_weight(weight: int, by: str) -> str:
@@ -165,7 +170,13 @@ def flamegraph_page(
 ) -> str:
     """Return a whole page with the picture, which a click enlarges; ``about``: what it is made of."""
     drawn = list(stacks)
-    return _page(title, f"Width is {by}.", about, draw_key(drawn), draw_flamegraph(drawn, by))
+    return _page(
+        title=title,
+        width=f"Width is {by}.",
+        about=about,
+        key=draw_key(drawn),
+        picture=draw_flamegraph(drawn, by),
+    )
 
 
 def difference_page(diff: StackDiff, title: str, about: Sequence[str] = ()) -> str:
@@ -173,7 +184,7 @@ def difference_page(diff: StackDiff, title: str, about: Sequence[str] = ()) -> s
     colours = (f"hsl({hue} 90% 60%)" for hue in (_GREW, _SHRANK))
     key = _render("key", [*zip(colours, ("grew", "shrank"), strict=True), (_SAME, "as before")])
     width = "Width is the mean of both shares; the figures are the shares of A and B."
-    return _page(title, width, about, key, draw_difference(diff))
+    return _page(title=title, width=width, about=about, key=key, picture=draw_difference(diff))
 
 
 def _page(title: str, width: str, about: Sequence[str], key: Markup, picture: Markup) -> str:
@@ -194,7 +205,7 @@ def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
         weight = sum(stack.weight for stack in through)
         # One division of whole numbers, however large those of a difference are.
         width = weight * FLAME_WIDTH / total
-        yield _Box(frame, weight, depth, x, width, through)
+        yield _Box(frame=frame, weight=weight, depth=depth, x=x, width=width, through=through)
         if width >= _LEAST_WIDTH:
             deeper = [stack for stack in through if len(stack.frames) > depth]
             children = [stack.frames[depth] for stack in deeper]

@@ -81,11 +81,22 @@ def memory_charts(row: DeviceMemory) -> Iterator[Chart]:
     ):
         sizes = [getattr(one, field) for *_, one in columns]
         about = f"{name} over time; at most {format_size(max(sizes))}"
-        blocks = list(_draw(row, columns, tone, [size / scale for size in sizes]))
-        yield Chart(name, "chart", about, blocks, tone, f"up to {format_size(max(sizes))}")
+        blocks = list(
+            _draw(row=row, columns=columns, tone=tone, parts=[size / scale for size in sizes])
+        )
+        yield Chart(
+            label=name,
+            kind="chart",
+            about=about,
+            blocks=blocks,
+            tone=tone,
+            note=f"up to {format_size(max(sizes))}",
+        )
     if marks := list(_marks(row)):
         about = f"When requests failed: {count_of(len(marks), 'mark')}"
-        yield Chart("Out of memory", "marks", about, marks, LOST, height=20)
+        yield Chart(
+            label="Out of memory", kind="marks", about=about, blocks=marks, tone=LOST, height=20
+        )
 
 
 def length_of_memory(row: DeviceMemory) -> int:
@@ -102,7 +113,7 @@ def memory_shares(row: DeviceMemory) -> list[SharePart]:
     shares = zip(_TONES, memory_parts(row), strict=False)
     whole = row.reserved_bytes or 1
     return [
-        SharePart(tone, name, size / whole, format_size(size))
+        SharePart(tone=tone, name=name, share=size / whole, beside=format_size(size))
         for tone, (name, size) in shares
         if size
     ]
@@ -272,7 +283,9 @@ def _draw(
         used, reserved = format_size(one.live_bytes), format_size(one.reserved_bytes)
         title = f"{format_offset(one.unix_ns, origin_ns)}: {used} in use, {reserved} reserved"
         if height > 0:
-            yield Rectangle(tone, left, width, _HEIGHT - height, height, title=title)
+            yield Rectangle(
+                tone=tone, left=left, width=width, top=_HEIGHT - height, height=height, title=title
+            )
 
 
 def _marks(row: DeviceMemory) -> Iterator[Rectangle]:

@@ -131,7 +131,15 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Tr
         place = FrameLine(stack.place) if stack and stack.place and is_new else None
         shown = _trim(inner) if step.depth < _MOST_DEPTH else []
         tone, kind = tone_of(cause.kind), Code(cause.kind)
-        return TreeNode(cause.share, cause.time_ns, tone, kind, said, place, shown)
+        return TreeNode(
+            share=cause.share,
+            time_ns=cause.time_ns,
+            tone=tone,
+            kind=kind,
+            sentence=said,
+            place=place,
+            inner=shown,
+        )
 
     return _trim(write_tree(found, write))
 

@@ -93,7 +93,10 @@ def timeline_json(timeline: Timeline, document: Document) -> Markup:
             "rows": [
                 {
                     "name": _name_of(row, is_device=group.is_device),
-                    "lanes": [list(_numbers(lane, origin_ns, texts, kinds)) for lane in row.lanes],
+                    "lanes": [
+                        list(_numbers(lane=lane, origin_ns=origin_ns, texts=texts, kinds=kinds))
+                        for lane in row.lanes
+                    ],
                 }
                 for row in group.rows
             ],

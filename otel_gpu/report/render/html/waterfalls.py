@@ -60,7 +60,14 @@ def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
         if not is_whole and not _is_partial(effect, one):
             blocks.append(_block(effect, one))
     length = _micros(effect.duration_ns)
-    yield Lane("effect", effect_parts(effect), (), tuple(blocks), "+0 µs", length)
+    yield Lane(
+        kind="effect",
+        label=effect_parts(effect),
+        details=(),
+        blocks=tuple(blocks),
+        offset="+0 µs",
+        length=length,
+    )
     for one in own:
         yield _lane(effect, one)
     for thread in dict.fromkeys(one.thread for one in shown if one.thread is not None):
@@ -75,7 +82,14 @@ def _lane(effect: Effect, one: Interval) -> Lane:
     kind, label = "of-another" if one.thread else "own", label_of(one.cause.kind)
     details, blocks = listed(_details(effect, one)), (_block(effect, one),)
     offset = f"{offset_ns / _NS_PER_US:+,.0f} µs"
-    return Lane(kind, label, details, blocks, offset, _micros(one.length_ns))
+    return Lane(
+        kind=kind,
+        label=label,
+        details=details,
+        blocks=blocks,
+        offset=offset,
+        length=_micros(one.length_ns),
+    )
 
 
 def _block(effect: Effect, interval: Interval) -> Rectangle:

@@ -64,26 +64,29 @@ def _where(row: Rank) -> str:
 RANKS: Final = (
     fields.text("rank", _name),
     fields.PROCESS,
-    fields.figure("called", "called", fields.in_full, "Collectives so far"),
-    fields.figure("done", "completed", fields.in_full, "As its program learned"),
+    fields.figure("called", "called", fields.in_full, about="Collectives so far"),
+    fields.figure("done", "completed", fields.in_full, about="As its program learned"),
     fields.figure("pending", "pending", fields.in_full),
     fields.figure(
-        "for", lambda row: row.pending_ns or 0, fields.unless_nothing, "The oldest of these"
+        "for", lambda row: row.pending_ns or 0, fields.unless_nothing, about="The oldest of these"
     ),
     fields.figure(
-        "waited", "waited_for_others_ns", fields.unless_nothing, "For others that had not called"
+        "waited",
+        "waited_for_others_ns",
+        fields.unless_nothing,
+        about="For others that had not called",
     ),
     fields.figure(
         "kept",
         "kept_others_waiting_ns",
         fields.unless_nothing,
-        "How long others waited for it, all of them together",
+        about="How long others waited for it, all of them together",
     ),
     fields.figure(
         "in flight",
         lambda row: row.in_flight_ns / row.completions if row.completions else 0,
         lambda mean_ns: format_duration(mean_ns) if mean_ns else "",
-        "From the call until its program knew that it is done, on average",
+        about="From the call until its program knew that it is done, on average",
     ),
     fields.figure("bytes", _bytes, lambda size: format_size(size) if size else ""),
     fields.text("calls", _operations),

@@ -70,10 +70,10 @@ def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
     return FittedTable(
         [
             TextColumn(
-                field.heading,
-                [_draw(field.cell(row)) for row in kept],
-                field.is_text,
-                field.rank,
+                heading=field.heading,
+                cells=[_draw(field.cell(row)) for row in kept],
+                is_text=field.is_text,
+                rank=field.rank,
                 is_whole=not field.heading and field is not shown[0],
             )
             for field in shown

@@ -45,14 +45,26 @@ class WaterfallBar(NamedTuple):
 def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[WaterfallBar], int]:
     """Return the bars of an effect in order of time, and how many shorter ones are left out."""
     effect = chain.effect
-    bars = [WaterfallBar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
+    bars = [
+        WaterfallBar(
+            offset_ns=0,
+            length_ns=effect.duration_ns,
+            drawn="-" * BAR_COLUMNS,
+            label=describe_kind(effect),
+        )
+    ]
     longest = longest_first(find_intervals(chain))
     for interval in sorted(longest[:most], key=in_order_of_time):
         evidence = interval.evidence
         offset_ns, label = evidence.start_unix_ns - effect.start_unix_ns, _label(interval)
         drawn = _draw(effect, evidence)
         bars.append(
-            WaterfallBar(offset_ns, interval.length_ns, drawn, "<- " * interval.depth + label)
+            WaterfallBar(
+                offset_ns=offset_ns,
+                length_ns=interval.length_ns,
+                drawn=drawn,
+                label="<- " * interval.depth + label,
+            )
         )
     return bars, max(0, len(longest) - most)
 

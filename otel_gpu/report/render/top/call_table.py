@@ -50,7 +50,9 @@ def draw_calls(
 
     def column(field: Field, rank: int, part: str, group: str = "") -> TopColumn:
         cells = [_draw(field, line, part) for line in lines]
-        return TopColumn(field.heading, rank, cells, field.is_text, group)
+        return TopColumn(
+            title=field.heading, rank=rank, cells=cells, is_left=field.is_text, group=group
+        )
 
     length_ns = max(1, interval_ns)
     share = Field("time", lambda api: Cell(format_share(api.sum_ns / length_ns)))
@@ -65,10 +67,13 @@ def draw_calls(
     columns = [
         column(_CALL, 0, "total"),
         *([column(_PROCESS, 5, "total")] if with_process else []),
-        column(_CALL_RATE, 1, "", last),
-        *(column(field, rank, "now", last) for field, rank in now),
-        column(_BYTE_RATE, 8, "", last),
-        *(column(field, rank, "total", "since start") for field, rank in total),
+        column(field=_CALL_RATE, rank=1, part="", group=last),
+        *(column(field=field, rank=rank, part="now", group=last) for field, rank in now),
+        column(field=_BYTE_RATE, rank=8, part="", group=last),
+        *(
+            column(field=field, rank=rank, part="total", group="since start")
+            for field, rank in total
+        ),
     ]
     return draw_columns([one for one in columns if any(cell.plain for cell in one.cells)], width)
 

@@ -61,7 +61,12 @@ def draw_screen(
     shown = _choose(view, controls.chosen)
     parts = [
         _header(view, controls, source),
-        _processes(view, controls, width, 20 if height is None else max(1, height // 6)),
+        _processes(
+            view=view,
+            controls=controls,
+            width=width,
+            most=20 if height is None else max(1, height // 6),
+        ),
         _leaves(view, controls, 12 if height is None else max(0, height // 4 - 4)),
         _incidents(shown, 10 if height is None else max(1, height // 10)),
         _open_calls(shown.open_calls, 10 if height is None else max(1, height // 12)),
