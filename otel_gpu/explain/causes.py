@@ -320,7 +320,7 @@ class Causes:
             )
         if group[0].kind in rules.REPEATED_KINDS:
             tids.add(first.tid)
-            intervals = self._unseen.meanwhile(*waiter, first, group, intervals)
+            intervals = self._unseen.during_waits(*waiter, first, group, intervals)
         follower = _Waiter(first.pid)
         return rank(
             self._group(

@@ -40,7 +40,7 @@ LAUNCHING = frozenset({wire.CONTEXT_GAP})
 _MAX_KEYS = 512
 _MAX_STACKS = 64
 _MAX_ALL = 16_384
-_ANYBODY = 0
+_ANY_CULPRIT = 0
 _ALL_THREADS = 0
 _AFTER_WORK = "call after work"
 # A thread that was woken and waits for a CPU is where it waited before.
@@ -132,13 +132,13 @@ class CodeLocations:
                 self._add(
                     pid=event.pid,
                     state=_AFTER_WORK,
-                    culprit_pid=_ANYBODY,
+                    culprit_pid=_ANY_CULPRIT,
                     stack=stack,
                     time_ns=work_ns,
                 )
 
     def find(
-        self, pid: int, state: str, culprit_pid: int = _ANYBODY, tid: int = _ALL_THREADS
+        self, pid: int, state: str, culprit_pid: int = _ANY_CULPRIT, tid: int = _ALL_THREADS
     ) -> Seen | None:
         """
         Return where the threads of a process lost most time; None: not known.
@@ -155,12 +155,12 @@ class CodeLocations:
         names = [
             (state, by, calls, _ALL_THREADS)
             for calls in (True, False)
-            for by in (culprit_pid, _ANYBODY)
+            for by in (culprit_pid, _ANY_CULPRIT)
         ]
         if tid:
-            names = [(state, _ANYBODY, True, tid)]
+            names = [(state, _ANY_CULPRIT, True, tid)]
         elif state == TimeState.HOST:
-            names.append((_AFTER_WORK, _ANYBODY, True, _ALL_THREADS))
+            names.append((_AFTER_WORK, _ANY_CULPRIT, True, _ALL_THREADS))
         ages = [keys for age in (self._processes, self._older) if (keys := age.get(pid))]
         found = next((keys[name] for name in names for keys in ages if name in keys), None)
         if found is None:
@@ -180,7 +180,7 @@ class CodeLocations:
         self,
         pid: int,
         queued: Mapping[Queued, int],
-        culprit_pid: int = _ANYBODY,
+        culprit_pid: int = _ANY_CULPRIT,
         tid: int = _ALL_THREADS,
     ) -> Seen | None:
         """
@@ -286,7 +286,7 @@ class CodeLocations:
             self._add(
                 pid=pid,
                 state=TimeState.HOST,
-                culprit_pid=_ANYBODY,
+                culprit_pid=_ANY_CULPRIT,
                 stack=stack,
                 time_ns=1,
                 calls=calls,
@@ -311,12 +311,12 @@ class CodeLocations:
         state = TimeState.GPU_WAIT if family == wire.FAMILY_SYNCHRONIZE else TimeState.API
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
         self._add(
-            pid=event.pid, state=state, culprit_pid=_ANYBODY, stack=stack, time_ns=duration_ns
+            pid=event.pid, state=state, culprit_pid=_ANY_CULPRIT, stack=stack, time_ns=duration_ns
         )
         self._add(
             pid=event.pid,
             state=_in_call(event.api),
-            culprit_pid=_ANYBODY,
+            culprit_pid=_ANY_CULPRIT,
             stack=stack,
             time_ns=duration_ns,
         )
@@ -338,11 +338,11 @@ class CodeLocations:
             keys = self._processes[pid] = {}
             while len(self._processes) > self._max_processes or self._size > _MAX_ALL:
                 self._size -= _size_of(self._processes.popitem(last=False)[1])
-        names: list[_Key] = [(state, _ANYBODY, calls, _ALL_THREADS)]
+        names: list[_Key] = [(state, _ANY_CULPRIT, calls, _ALL_THREADS)]
         if culprit_pid:
             names.append((state, culprit_pid, calls, _ALL_THREADS))
         if tid:
-            names.append((state, _ANYBODY, True, tid))
+            names.append((state, _ANY_CULPRIT, True, tid))
         for name in names:
             known = keys.get(name)
             if known is None:

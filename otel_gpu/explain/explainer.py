@@ -120,7 +120,7 @@ class Explainer:
         # Where reports come window by window, each has its own examples.
         self._keeps_examples = keeps_closed
         self.examples = Examples(
-            lambda one: self._reasoning.explain_example(one),  # noqa: PLW0108 -- made later
+            lambda one: self._chain_builder.explain_example(one),  # noqa: PLW0108 -- made later
             self.settings.max_processes,
         )
         self._incidents = Incidents(
@@ -135,7 +135,7 @@ class Explainer:
         self.churn = AllocatorChurn(self.settings)
         self._exits = ProcessExits()
         self._fabric = FabricCauses(self.settings.max_processes)
-        self._reasoning = ChainBuilder(
+        self._chain_builder = ChainBuilder(
             effects=self._effects,
             causes=self._causes,
             device_causes=self._device_causes,
@@ -378,7 +378,7 @@ class Explainer:
         key = (event.pid, event.tid, event.start_ktime_ns)
         is_known = self._incidents.is_hung(key)
         candidate = Candidate(activity, activity.seen_unix_ns, is_first=False, stalls=())
-        chain = self._reasoning.explain(candidate)
+        chain = self._chain_builder.explain(candidate)
         if chain is not None:
             self._incidents.add_hung(key, chain)
             if not is_known:
@@ -446,7 +446,7 @@ class Explainer:
             self._settle(candidate)
 
     def _settle(self, candidate: Candidate) -> None:
-        chain = self._reasoning.explain(candidate)
+        chain = self._chain_builder.explain(candidate)
         if chain is None:
             self.examples.consider(candidate)
         else:

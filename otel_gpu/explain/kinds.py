@@ -1,4 +1,4 @@
-"""The kinds of what is explained: effects, causes, evidence, states of time, verdicts, severities."""
+"""Enums of the explanation: effects, causes, evidence, states of time, verdicts, severities."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 
 SEVERITY_RANK = {severity: rank for rank, severity in enumerate(Severity)}
-"""The worst has the smallest."""
+"""The worst has the smallest number."""
 
 
 class EffectKind(StrEnum):
@@ -79,33 +79,33 @@ class CauseKind(StrEnum):
 
 
 class EvidenceKind(StrEnum):
-    """What a measured interval is of."""
+    """The source of a measured interval."""
 
     RUN_QUEUE = ThreadState.RUN_QUEUE
     BLOCKED = ThreadState.BLOCKED
-    # The effect itself: it stands for its totals, of which the state is known and the interval is not.
+    # The effect itself stands for its totals: the state of that time is known, and its intervals are not.
     CALL = "call"
     GAP = "gap"
     FORK = CauseKind.FORK
     UNSEEN = "unseen"
-    """A window of another thread of which not all was seen."""
+    """A window of another thread that was observed in part."""
     ACCOUNT = "account"
-    """A window of which only totals are known."""
+    """A window that only totals describe."""
     DEVICE = "device"
-    """What a device reported of itself."""
+    """A state that a device reported."""
     COUNTERS = "counters"
     """A window in which counters of the host rose; how long that took is not known."""
     COLLECTIVE = "collective"
     """The part of a collective in which a rank waited for others."""
     REQUEST = "request"
     """A request for memory."""
-    # Of lists of what happened in a window; no cause has them.
+    # In lists of events of a window; no cause has them.
     OPEN_CALL = "open_call"
     EXIT = "exit"
 
 
 class TimeState(StrEnum):
-    """In what each moment of a thread is spent that makes CUDA calls."""
+    """The states of a launching thread; it is in one at a time."""
 
     GPU_WAIT = CauseKind.GPU_WAIT
     API = "api"
@@ -120,11 +120,11 @@ class TimeState(StrEnum):
     STOPPED = CauseKind.STOPPED
     OTHER = "other"
     IDLE = "idle"
-    """Of time trees only: in a budget it is IPC."""
+    """In time trees only: in a budget it is IPC."""
 
 
 class NodeKind(StrEnum):
-    """What nodes of a time tree are that are neither a state nor a cause."""
+    """Kinds of nodes of a time tree that are neither a state nor a cause."""
 
     ALL = "all"
     OTHER = TimeState.OTHER

@@ -68,7 +68,7 @@ class OffCpuSplit:
         waker = self._wakers.find(stall)
         blocked = evidence.of_blocked(stall, waker)
         if kind in (CauseKind.MMAP_LOCK, CauseKind.PAGE_FAULT):
-            fork = self._fork_meanwhile(event, start, end)
+            fork = self._fork_during(event, start, end)
             if fork is not None:
                 yield fork
                 forked_ns = fork.time_ns
@@ -126,7 +126,7 @@ class OffCpuSplit:
         # Threads of one process that have the CPU in turn are one hog.
         return interval._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
 
-    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> CauseInterval | None:
+    def _fork_during(self, event: Stall, start: int, end: int) -> CauseInterval | None:
         for fork in self._timeline.forks(event.pid, start, end):
             other = fork.event
             if other.tid == event.tid:

@@ -39,7 +39,7 @@ def added_to(causes: Iterable[Cause], usual_ns: int) -> list[Added]:
     added: list[Added] = []
     for cause in sorted(causes, key=_order):
         usual_part_ns = 0
-        if rules.RULE_BY_KIND[cause.kind].fault == rules.FaultSide.NOBODY:
+        if rules.RULE_BY_KIND[cause.kind].fault == rules.FaultSide.NONE:
             usual_part_ns = min(left_ns, cause.time_ns)
             left_ns -= usual_part_ns
         added.append(Added(cause.time_ns - usual_part_ns, cause))

@@ -30,11 +30,11 @@ class FaultSide(StrEnum):
     HOST = "host"
     CULPRIT = "culprit"
     """A fault if the waited-for thread is known; else it can have been input from outside."""
-    NOBODY = "nobody"
+    NONE = "nobody"
 
 
 class Place(StrEnum):
-    """Where a thread is, as far as the meaning of its time goes."""
+    """Where a thread is, for the meaning of its time."""
 
     GAP = "gap"
     SYNCHRONIZE = "synchronize"
@@ -104,7 +104,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         CauseKind.SLEEP,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "The program slept. Find the sleep, or the polling loop around it.",
     ),
     CauseRule(
@@ -145,25 +145,25 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         CauseKind.CAPTURE,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "otel-gpu stopped the process while it placed its probes in a library that was loaded. "
         "That is done once for a library: a service that is watched with --pid is not stopped.",
     ),
     CauseRule(
         CauseKind.GPU_WAIT,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "The host waited for the device, as it was told to. Nothing on the host would make this "
         "faster: profile the kernels.",
     ),
     CauseRule(
         CauseKind.GPU_BACKPRESSURE,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "The launch queue was full: the device is behind and the host waits for it. Profile the "
         "kernels; more CPU would not help.",
     ),
     CauseRule(
         CauseKind.FIRST_CALL,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "First use: libraries and modules are loaded and contexts made. Warm up before it counts.",
     ),
     CauseRule(
@@ -233,10 +233,10 @@ RULES: tuple[CauseRule, ...] = (
         FaultSide.HOST,
         "More and more memory is held from step to step. Let go of what the named line keeps.",
     ),
-    CauseRule(CauseKind.UNEXPLAINED, FaultSide.NOBODY, "What this time went to was not seen."),
+    CauseRule(CauseKind.UNEXPLAINED, FaultSide.NONE, "What this time went to was not seen."),
     CauseRule(
         CauseKind.HOST_WORK,
-        FaultSide.NOBODY,
+        FaultSide.NONE,
         "The program's own work on the CPU, between CUDA calls. Profile it, or move it to another "
         "thread or process.",
     ),

@@ -20,7 +20,7 @@ from otel_gpu.explain.rules import (
 from otel_gpu.explain.settings import Settings
 from otel_gpu.formatting.units import count_of, format_duration, format_share
 
-_NOBODYS: Mapping[CauseKind | EffectKind, str] = {
+_NO_FAULT_TEXTS: Mapping[CauseKind | EffectKind, str] = {
     CauseKind.GPU_WAIT: "it waited for the device",
     CauseKind.GPU_BACKPRESSURE: "the device was behind",
     CauseKind.FIRST_CALL: "it is warm-up",
@@ -48,7 +48,7 @@ def fault_ns(cause: Cause) -> int:
     as long as that lasts.
     """
     fault = RULE_BY_KIND[cause.kind].fault
-    if fault == FaultSide.NOBODY or (fault == FaultSide.CULPRIT and cause.culprit is None):
+    if fault == FaultSide.NONE or (fault == FaultSide.CULPRIT and cause.culprit is None):
         return 0
     return max(0, cause.time_ns - _excused_ns(cause))
 
@@ -108,12 +108,12 @@ def judge(
         leading: The kind of the leading cause.
         effects: How many effects there are.
     """
-    nobodys = _NOBODYS.get(leading)
+    no_fault = _NO_FAULT_TEXTS.get(leading)
     if lost_to_host_ns <= 0:
-        return Judged(Severity.LOW, f"no fault of the host: {nobodys or _OF_OUTSIDE}")
-    if nobodys and lost_to_host_ns < min(settings.medium_lost_ns, _LITTLE_SHARE * excess_ns):
+        return Judged(Severity.LOW, f"no fault of the host: {no_fault or _OF_OUTSIDE}")
+    if no_fault and lost_to_host_ns < min(settings.medium_lost_ns, _LITTLE_SHARE * excess_ns):
         little = format_duration(lost_to_host_ns)
-        return Judged(Severity.LOW, f"no fault of the host, but for {little} of it: {nobodys}")
+        return Judged(Severity.LOW, f"no fault of the host, but for {little} of it: {no_fault}")
     lost = f"{format_duration(lost_to_host_ns)} lost to the host in {count_of(effects, 'effect')}"
     of_all = f" of {format_duration(excess_ns)} lost, less than "
     bounds = (
@@ -177,5 +177,5 @@ def at_most(judged: Judged, most: Severity, kind: CauseKind | EffectKind) -> Jud
     """Return a severity limited to the worst that its kind of cause can be."""
     if most == Severity.HIGH or judged.severity in (Severity.LOW, most):
         return judged
-    own = _NOBODYS.get(kind, _OF_OUTSIDE)
+    own = _NO_FAULT_TEXTS.get(kind, _OF_OUTSIDE)
     return Judged(most, f"no fault of the host: {own}, {judged.reason}")

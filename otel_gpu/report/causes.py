@@ -161,7 +161,7 @@ def worst_effect(document: Document) -> Chain | None:
 def is_hosts_fault(kind: str) -> bool:
     """Whether somebody on the host is at fault for a kind of cause, and not the device."""
     rule = RULE_BY_KIND.get(kind)
-    return rule is not None and rule.fault != FaultSide.NOBODY
+    return rule is not None and rule.fault != FaultSide.NONE
 
 
 def rank_of(severity: Severity) -> int:

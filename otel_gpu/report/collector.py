@@ -29,7 +29,7 @@ from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents, worst_first
 from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
-from otel_gpu.explain.memory.out_of_memory import ANYBODY, MAX_FAILURES
+from otel_gpu.explain.memory.out_of_memory import MAX_FAILURES, SNAPSHOT_PROGRAM
 from otel_gpu.explain.nccl.stragglers import find_stragglers
 from otel_gpu.formatting.printable import printable
 from otel_gpu.limits.recent import Fifo
@@ -258,7 +258,11 @@ class Collector:
     ) -> tuple[tuple[DeviceMemory, ...], tuple[str, ...]]:
         histories = self._explainer.histories
         rows, notes = memory_rows(
-            (snapshot, histories[device], self._failures.get((*key_of(ANYBODY), device), ()))
+            (
+                snapshot,
+                histories[device],
+                self._failures.get((*key_of(SNAPSHOT_PROGRAM), device), ()),
+            )
             for device, snapshot in sorted(self._memory.items())
         )
         devices = [one for one in self._blocks.devices() if self._chooses(one.process)]
@@ -332,7 +336,7 @@ class Collector:
             failed = self._failures.setdefault((*image, failure.device), [])
             failed.append(failure)
             del failed[:-MAX_FAILURES]
-        if effect.process is not ANYBODY:
+        if effect.process is not SNAPSHOT_PROGRAM:
             self._images.setdefault(image, effect.process)
         if self._is_part:
             self._incidents.add(chain)

@@ -10,7 +10,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessKey
 
 MAX_DEVICES = 256
-_NOBODY = bytes(wire.UUID_BYTES)
+_NO_UUID = bytes(wire.UUID_BYTES)
 
 
 class DeviceTable:
@@ -60,6 +60,6 @@ class DeviceTable:
 
 def bare_uuid(uuid: bytes) -> str | None:
     """Return a device UUID as text, without ``GPU-`` or ``MIG-``; None for zeroes."""
-    if len(uuid) != wire.UUID_BYTES or uuid == _NOBODY:
+    if len(uuid) != wire.UUID_BYTES or uuid == _NO_UUID:
         return None
     return str(UUID(bytes=uuid))

@@ -26,7 +26,7 @@ OWN = frozenset({CauseKind.HOST_WORK, CauseKind.SLEEP})
 """
 What a thread does itself while nothing keeps it waiting: time is lost, and not by the host's fault.
 """
-NOBODY = 0
+NO_CULPRIT = 0
 """Stands for the pid of a culprit that is not known."""
 
 _NOT_LOST = frozenset({TimeState.GPU_WAIT, TimeState.API, TimeState.IDLE})
@@ -65,7 +65,7 @@ class AccountCauses:
         self._process = process
         self._window = start_unix_ns, end_unix_ns
         self._places = places
-        self._whereabouts = ThreadLocations(places, times) if places else None
+        self._locations = ThreadLocations(places, times) if places else None
         # Threads that worked or had the CPU, by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 
@@ -85,7 +85,7 @@ class AccountCauses:
             for node in branch.children or (branch,):
                 is_work = node.state == TimeState.HOST
                 rule = RULE_BY_KIND.get(CauseKind.HOST_WORK if is_work else node.state)
-                if rule is not None and (rule.fault != FaultSide.NOBODY or rule.kind in OWN):
+                if rule is not None and (rule.fault != FaultSide.NONE or rule.kind in OWN):
                     found.append((rule.kind, node, branch.state))
                     together_ns[rule.kind] += node.time_ns
         for kind, node, state in found:
@@ -110,7 +110,7 @@ class AccountCauses:
 
     def _cause(self, kind: CauseKind, node: TimeNode, state: NodeState) -> Cause:
         culprit = self._culprit_of(node)
-        by = culprit.pid if culprit else NOBODY
+        by = culprit.pid if culprit else NO_CULPRIT
         evidence = self._evidence(
             pid=self._process.pid, state=state, time_ns=node.time_ns, by=by, culprit=culprit
         )
@@ -140,7 +140,12 @@ class AccountCauses:
         state = state_of_kind(kind)
         evidence = (
             self._evidence(
-                pid=end.pid, state=state, time_ns=node.time_ns, by=NOBODY, culprit=end, tid=end.tid
+                pid=end.pid,
+                state=state,
+                time_ns=node.time_ns,
+                by=NO_CULPRIT,
+                culprit=end,
+                tid=end.tid,
             )
             if end
             else ()
@@ -198,7 +203,7 @@ class AccountCauses:
         culprit: Culprit | None,
         tid: int = 0,
     ) -> tuple[Evidence, ...]:
-        found = self._whereabouts
+        found = self._locations
         seen = found.find(pid, state, time_ns, by, tid) if found else None
         name = f"account-{pid}-{tid}-{state}-{by}-{self._window[0]}"
         stack = seen.stack if seen else None
@@ -206,4 +211,4 @@ class AccountCauses:
 
 
 def _name_of(cause: Cause) -> _Name:
-    return cause.kind, cause.culprit.pid if cause.culprit else NOBODY
+    return cause.kind, cause.culprit.pid if cause.culprit else NO_CULPRIT

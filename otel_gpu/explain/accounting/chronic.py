@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.explain.accounting.causes import NOBODY, OWN, AccountCauses
+from otel_gpu.explain.accounting.causes import NO_CULPRIT, OWN, AccountCauses
 from otel_gpu.explain.accounting.time_states import state_of
 from otel_gpu.explain.accounting.time_tree import Resources, grow, knows_waits, resources_of
 from otel_gpu.explain.accounting.verdicts import find_verdict
@@ -197,7 +197,7 @@ def find_chronic(
             least_ns=least_ns,
             launching_ns=launching_ns,
             most=most,
-            pids=pids - {NOBODY},
+            pids=pids - {NO_CULPRIT},
         )
 
 
@@ -208,7 +208,7 @@ class _Lost(NamedTuple):
 
 
 def _pids_of(cause: Cause) -> frozenset[int]:
-    return frozenset({cause.culprit.pid if cause.culprit else NOBODY})
+    return frozenset({cause.culprit.pid if cause.culprit else NO_CULPRIT})
 
 
 def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:

@@ -60,8 +60,8 @@ _HINDERED = frozenset(
     {TimeState.RUN_QUEUE, TimeState.LOCK, TimeState.GIL, TimeState.IO, TimeState.IPC, TimeState.SLEEP, TimeState.PAGING, TimeState.STOPPED, TimeState.OTHER}
 )  # fmt: skip
 # States whose culprit matters, so an unknown one is reported.
-_BY_SOMEBODY = frozenset({TimeState.RUN_QUEUE, TimeState.LOCK, TimeState.GIL, TimeState.IPC})
-# What a wait is that has not ended, where its state says it.
+_WITH_CULPRIT = frozenset({TimeState.RUN_QUEUE, TimeState.LOCK, TimeState.GIL, TimeState.IPC})
+# Kinds of waits that have not ended, if the state alone decides.
 _OPEN: Mapping[TimeState, CauseKind] = {
     TimeState.IO: CauseKind.IO,
     TimeState.SLEEP: CauseKind.SLEEP,
@@ -116,10 +116,8 @@ def grow(
         if leaf.state == TimeState.IDLE:
             passed_ns[TimeState.IDLE] = passed_ns.get(TimeState.IDLE, 0) + time_ns
             passed_ns[TimeState.IPC] -= time_ns
-    whereabouts = ThreadLocations(places, times) if places else None
-    grower = _Grower(
-        pid=times[0].process.pid, total_ns=total_ns, whereabouts=whereabouts, most=most
-    )
+    locations = ThreadLocations(places, times) if places else None
+    grower = _Grower(pid=times[0].process.pid, total_ns=total_ns, locations=locations, most=most)
     children = [
         grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
         for state, time_ns in passed_ns.items()
@@ -170,7 +168,7 @@ def _leaves(
             _complete(found, kind)
         scaled = fit(found, passed_ns[state])
         open_ns = passed_ns[state] - sum(scaled.values())
-        if open_ns and state in _BY_SOMEBODY:
+        if open_ns and state in _WITH_CULPRIT:
             # A process that never got data from a watched one waits for input from outside.
             is_idle = state == TimeState.IPC and not is_fed
             leaf = (
@@ -250,9 +248,9 @@ def _complete(found: dict[_Leaf, int], kind: CauseKind) -> None:
     # Waits that a timer ended were for the only process that the others were for.
     alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != TimeState.IDLE]
     known = {leaf: found[leaf] for leaf in alike if leaf.who is not None}
-    nobodys = [leaf for leaf in alike if leaf.who is None]
-    if nobodys and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
-        total_ns = sum(known.values()) + sum(map(found.pop, nobodys))
+    unnamed = [leaf for leaf in alike if leaf.who is None]
+    if unnamed and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
+        total_ns = sum(known.values()) + sum(map(found.pop, unnamed))
         found |= spread(known, total_ns)
 
 
@@ -268,11 +266,11 @@ def _is_watched(who: Culprit | None) -> bool:
 
 class _Grower:
     def __init__(
-        self, pid: int, total_ns: int, whereabouts: ThreadLocations | None, most: int | None
+        self, pid: int, total_ns: int, locations: ThreadLocations | None, most: int | None
     ) -> None:
         self._pid = pid
         self._total_ns = total_ns
-        self._whereabouts = whereabouts
+        self._locations = locations
         self._most = most
 
     def branch(self, state: TimeState, time_ns: int, leaves: Mapping[_Leaf, int]) -> TimeNode:
@@ -349,18 +347,18 @@ class _Grower:
             resource=resource,
             note=note,
         )
-        if self._whereabouts is None:
+        if self._locations is None:
             return node
         lines = NO_LINES
         if state in (TimeState.HOST, CauseKind.HOST_WORK):
             contexts = AT_WORK if who else LAUNCHING
-            lines = self._whereabouts.places.lines(pid, who.tid if who else None, contexts)
+            lines = self._locations.places.lines(pid, who.tid if who else None, contexts)
         if lines.first is not None and lines.weight_ns > 0:
             below = tuple(self._divide(time_ns, lines))
             return node._replace(
                 where=lines.first.where, samples=lines.samples, children=below, work=lines.work
             )
-        seen = self._whereabouts.find(pid, place, time_ns, by, tid)
+        seen = self._locations.find(pid, place, time_ns, by, tid)
         frame = seen.stack.place if seen else None
         where = Where(frame.function, frame.file, frame.line) if frame else None
         is_work = place == TimeState.HOST

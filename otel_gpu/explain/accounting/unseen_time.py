@@ -13,7 +13,7 @@ from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import Samples
 
-_ANYBODY = 0
+_ANY_CULPRIT = 0
 # The culprit of these is the thread that was waited for, which is unknown for waits of others.
 _WAITS = frozenset({CauseKind.RUN_QUEUE, *rules.REPEATED_KINDS})
 
@@ -56,7 +56,7 @@ class Unseen:
                 resource=part.resource,
             )
 
-    def meanwhile(
+    def during_waits(
         self,
         pid: int,
         place: rules.Place | None,
@@ -81,7 +81,7 @@ class Unseen:
         left_ns = whole_ns - sum(interval.time_ns for interval in known)
         start_unix_ns = min(interval.evidence.start_unix_ns for interval in group)
         end_unix_ns = max(interval.evidence.end_unix_ns for interval in group)
-        parts = self._waits.meanwhile(pid, place, other, start_unix_ns, end_unix_ns)
+        parts = self._waits.during_waits(pid, place, other, start_unix_ns, end_unix_ns)
         if left_ns <= 0 or not parts:
             return seen
         start, end = (edge - self._timeline.unix_offset_ns for edge in (start_unix_ns, end_unix_ns))
@@ -143,12 +143,12 @@ def _shares(
 
     for number, part in enumerate(parts):
         take(number, _key(part.kind, part.who, other))
-        take(number, (part.kind, _ANYBODY))
+        take(number, (part.kind, _ANY_CULPRIT))
     for number, part in enumerate(parts):
         # Its own observed waits were for the thread behind it.
         if other and part.who and part.who.tid != other.tid:
             for kind in rules.REPEATED_KINDS:
-                take(number, (kind, _ANYBODY))
+                take(number, (kind, _ANY_CULPRIT))
     for number, share_ns in fit(left_ns, wanted_ns).items():
         if share_ns and parts[number].kind != CauseKind.UNEXPLAINED:
             yield parts[number], share_ns
@@ -156,4 +156,4 @@ def _shares(
 
 def _key(kind: CauseKind, who: Culprit | None, other: Culprit | None) -> tuple[CauseKind, int]:
     # Only another thread's own intervals know what it waited for.
-    return kind, _ANYBODY if who is None or (other and kind in _WAITS) else who.tid
+    return kind, _ANY_CULPRIT if who is None or (other and kind in _WAITS) else who.tid

@@ -68,7 +68,7 @@ class AccountWaits:
             sums[kind, who, time.wait.resource] += time.ended_ns
         return [Waited(*key, time_ns) for key, time_ns in sums.most_common()]
 
-    def meanwhile(
+    def during_waits(
         self,
         pid: int,
         place: rules.Place | None,

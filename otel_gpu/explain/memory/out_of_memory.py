@@ -67,7 +67,7 @@ from otel_gpu.wire.memory import (
 MAX_FAILURES: Final = 8
 """The latest failed requests that are examined."""
 
-ANYBODY: Final = Program(
+SNAPSHOT_PROGRAM: Final = Program(
     pid=0,
     program_ktime_ns=0,
     comm="snapshot",
@@ -233,7 +233,9 @@ def recorded_chain(failure: Failure, number: int) -> Chain:
     """Return the chain of a failed request in a snapshot, which names no process."""
     name = f"device-{failure.device}-{number}"
     span_ids = ids.incident_ids(ids.NO_SEED, name)
-    effect = Effect(EffectKind.OUT_OF_MEMORY, ANYBODY, "", 0, "", failure.unix_ns, 0, 0, *span_ids)
+    effect = Effect(
+        EffectKind.OUT_OF_MEMORY, SNAPSHOT_PROGRAM, "", 0, "", failure.unix_ns, 0, 0, *span_ids
+    )
     return _chain(failure, effect, name)
 
 

@@ -205,16 +205,16 @@ def has_times(order: StreamOrder) -> bool:
     return not (order.has_wrong_durations or order.is_disordered)
 
 
-def knows_idle(findings: Sequence[TraceProblem]) -> bool:
+def knows_idle(problems: Sequence[TraceProblem]) -> bool:
     """Return whether all that a device did is known, so that the rest is idle time."""
-    return not any(one.is_fatal and one.fault in _HIDES_WORK for one in findings)
+    return not any(one.is_fatal and one.fault in _HIDES_WORK for one in problems)
 
 
-def is_reliable(findings: Sequence[TraceProblem]) -> bool:
+def is_reliable(problems: Sequence[TraceProblem]) -> bool:
     """Return whether causes of idle time are reliable."""
-    return not any(one.hides_causes for one in findings)
+    return not any(one.hides_causes for one in problems)
 
 
-def can_judge(findings: Sequence[TraceProblem]) -> bool:
+def can_judge(problems: Sequence[TraceProblem]) -> bool:
     """Return whether a verdict is reliable."""
-    return not any(one.is_fatal for one in findings)
+    return not any(one.is_fatal for one in problems)

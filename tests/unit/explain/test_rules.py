@@ -43,7 +43,7 @@ def test_the_kinds_are_those_that_are_documented():
 )
 def test_these_are_nobodys_fault_on_the_host(kind):
     """However long they last, no operator has to look for somebody to blame."""
-    assert rules.RULE_BY_KIND[kind].fault == rules.FaultSide.NOBODY
+    assert rules.RULE_BY_KIND[kind].fault == rules.FaultSide.NONE
 
 
 def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
