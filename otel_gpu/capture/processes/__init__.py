@@ -1,1 +1,1 @@
-"""Which processes are watched, and what is read of each."""
+"""The watched processes: discovery, probes, interpreters, thread contexts, and their end."""

@@ -1,10 +1,9 @@
 """
-Starting the user's command, held back until the probes stand.
+Starts the user's command, which waits until the probes are placed.
 
-The command is forked first of all, while the agent is small and has one thread, and
-waits at a gate: a pipe that the agent writes to when everything is in place. Its
-standard input and output are its own, and so are the dispositions of signals that the agent was
-started with.
+The command is forked first, while the agent is small and has one thread. It waits at a gate: a pipe that
+the agent writes to when everything is ready. It inherits standard input, output and signal dispositions as
+the agent got them.
 """
 
 import contextlib
@@ -24,13 +23,13 @@ _INIT = 1
 
 class Command:
     """
-    A program that the user asked to run.
+    The user's command.
 
     Attributes:
-        has_begun: The kernel executes it.
+        has_begun: Whether its exec succeeded.
 
     Raises:
-        CommandError: There is no such program, or it may not be executed.
+        CommandError: The program does not exist, or is not executable.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Command:
         self._held_signals: list[int] = []
 
     def _become(self, gate_read: int, failure_write: int) -> None:
-        # In the child. An empty read means that the agent died before it was ready.
+        # In the child. An empty read: the agent died before the gate was opened.
         try:
             if not os.read(gate_read, 1):
                 os._exit(1)
@@ -82,10 +81,7 @@ class Command:
 
     def open_gate(self) -> None:
         """
-        Let the command begin.
-
-        Raises:
-            CommandError: The kernel would not execute it.
+        Let the command execute its program.
         """
         os.write(self._gate, b"1")
         os.close(self._gate)
@@ -93,10 +89,10 @@ class Command:
 
     def check_started(self) -> None:
         """
-        Wait until the command has begun; a stop for probes must be answered meanwhile.
+        Wait until the command has executed its program.
 
         Raises:
-            CommandError: The kernel would not execute it.
+            CommandError: The kernel did not execute it.
         """
         failure = os.read(self._failure, 16)
         os.close(self._failure)
@@ -114,7 +110,7 @@ class Command:
             self.send_signal(number)
 
     def send_signal(self, number: int) -> None:
-        """Pass a signal on to the command, if it still runs; one that has not begun gets it then."""
+        """Forward a signal to the command if it runs; before its exec, the signal is kept for it."""
         if not self.has_begun:
             self._held_signals.append(number)
         elif self.exit_code is None:
@@ -122,7 +118,7 @@ class Command:
                 signal.pidfd_send_signal(self.pid_fd, number)
 
     def gets_signals_of_terminal(self) -> bool:
-        """Whether a terminal sends the command what it sends the agent, such as Ctrl-C."""
+        """Whether the terminal sends signals such as Ctrl-C to the command as well as to the agent."""
         try:
             terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
@@ -135,13 +131,13 @@ class Command:
             os.close(terminal)
 
     def poll(self) -> int | None:
-        """Return the exit code as a shell would give it; None while it runs."""
+        """Return the exit code as in a shell; None while the command runs."""
         if self.exit_code is None:
             self._take_in(*os.waitpid(self.pid, os.WNOHANG))
         return self.exit_code
 
     def wait(self) -> None:
-        """Wait until it has ended, and take in its exit code."""
+        """Wait until the command has ended."""
         while self.exit_code is None:
             self._take_in(*os.waitpid(-1, 0))
 
@@ -151,7 +147,7 @@ class Command:
             self.exit_code = code if code >= 0 else _SIGNAL_BASE - code
 
     def close(self) -> None:
-        """Let go of it. A command that was never let in ends; one that runs goes on."""
+        """Close the descriptors. A command that still waits at the gate ends; a running one continues."""
         for fd in (self._gate, self.pid_fd, self._failure):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -159,9 +155,7 @@ class Command:
 
 def reap_orphans(command: Command | None) -> None:
     """
-    Take in the ends of processes that were left to the agent, where it is process 1.
-
-    As in a container whose entrypoint it is. The end of the command is left to ``Command.poll``.
+    Reap orphaned processes if the agent is process 1, as in a container; not the command.
     """
     if os.getpid() != _INIT:
         return

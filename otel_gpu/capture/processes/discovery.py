@@ -1,8 +1,8 @@
 """
-Introducing programs: RECORD_PROCESS, as soon as there is time for it.
+RECORD_PROCESS for new programs, from /proc.
 
-Reading /proc takes a good part of a millisecond a process, so a storm of forks and
-execs waits its turn. Whoever is gone by then is known by what its parent said.
+Reading /proc takes the better part of a millisecond per process, so in a storm of forks and execs programs
+are queued. If one has ended before its turn, only its parent's facts are known.
 """
 
 import time
@@ -19,14 +19,14 @@ from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import json_record
 
 _AT_A_TIME = 25
-# A process decides how long its facts take.
+# A process can make reading its facts slow.
 _AT_A_TIME_S = 0.05
 MAX_WAITING = 8192
 
 
 class ProcessDiscovery:
     """
-    Programs, as (pid, program_ktime_ns), that nobody has been told about yet.
+    Programs whose RECORD_PROCESS is due.
 
     ``environment`` is the value of the option ``capture.environment``.
     """
@@ -38,22 +38,22 @@ class ProcessDiscovery:
         self._incomplete: dict[ProcessKey, None] = {}
 
     def put_off(self, pid: int, program_ktime_ns: int) -> None:
-        """Introduce a program later; of too many, the one that waits longest is not."""
+        """Queue a program; if the queue is full, the oldest entry is evicted."""
         self._waiting[pid, program_ktime_ns] = None
 
     def give_up(self, pid: int, program_ktime_ns: int) -> None:
-        """Never mind: the program ended, or was replaced."""
+        """Remove a program that ended, or was replaced by an exec."""
         self._waiting.pop((pid, program_ktime_ns), None)
         self._incomplete.pop((pid, program_ktime_ns), None)
 
     def make(self, pid: int, program_ktime_ns: int) -> Iterator[bytes]:
-        """Introduce a program now, or later if it could keep us waiting; nothing comes of one that is gone."""
+        """Yield the RECORD_PROCESS of a program; queue it if reading could block; nothing if it has ended."""
         if is_locked(pid):
             self.put_off(pid, program_ktime_ns)
             return
         facts = read_facts(pid, environment=self._environment)
-        # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
-        # as long as nobody has waited for it. By then, another may have its pid.
+        # The process can have executed another program since. If it has ended, program_ktime_ns is 0, and it
+        # can be read until its parent waits for it; then another process can have its pid.
         if (
             facts is not None
             and self._processes.program_ktime_ns(pid) in (program_ktime_ns, 0)
@@ -70,18 +70,18 @@ class ProcessDiscovery:
                 self._incomplete[pid, program_ktime_ns] = None
 
     def retry(self) -> None:
-        """Introduce those again of which not all could be read, and that may be asked again."""
+        """Queue again the programs that were read incompletely and do not block any more."""
         for program in [program for program in self._incomplete if not is_late(program[0])]:
             del self._incomplete[program]
             self.put_off(*program)
 
     @property
     def is_pending(self) -> bool:
-        """Whether programs wait for their facts."""
+        """Whether programs are queued."""
         return bool(self._waiting)
 
     def make_some(self) -> Iterator[bytes]:
-        """Introduce some of those that wait, the longest waiting first."""
+        """Yield the records of some queued programs, oldest first."""
         until_s = time.monotonic() + _AT_A_TIME_S
         for _ in range(min(_AT_A_TIME, len(self._waiting))):
             program, _ = self._waiting.popitem(last=False)

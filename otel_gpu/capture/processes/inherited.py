@@ -1,7 +1,7 @@
 """
-What the agent was started with: its environment and its standard descriptors.
+The environment and the standard descriptors that the agent was started with.
 
-Both are its command's as well, which gets them as they were.
+Its command gets both unchanged.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ _COERCED = "LC_CTYPE"
 
 def start_isolated() -> None:
     """
-    Start this program again without Python's variables, if there are any that Python obeys.
+    Execute this program again without Python's environment variables, if there are any.
 
-    They are for the command. ``otel-gpu`` itself starts so; this is for ``python -m otel_gpu``. Where
-    PYTHONPATH is what leads to this package, nothing is done.
+    They are meant for the command. The script ``otel-gpu`` already ignores them; this is for
+    ``python -m otel_gpu``. If PYTHONPATH contains this package, nothing is done.
     """
     found = [name for name in os.environ if name.startswith("PYTHON")]
     if not found or sys.flags.ignore_environment or not sys.executable:
@@ -34,7 +34,7 @@ def start_isolated() -> None:
 
 
 def given_environment() -> Mapping[str, str]:
-    """Return the environment as it was given, without the locale that Python adds to it."""
+    """Return the original environment, without the locale that Python adds."""
     environment = dict(os.environ)
     with contextlib.suppress(OSError):
         given = Path("/proc/self/environ").read_bytes()
@@ -45,15 +45,15 @@ def given_environment() -> Mapping[str, str]:
 
 def fill_closed_descriptors() -> None:
     """
-    Open the standard descriptors that are closed, so that no file of the agent becomes one.
+    Open closed standard descriptors on /dev/null, so that no file of the agent gets their numbers.
 
-    They are closed on exec: the command has them as they were.
+    They are closed on exec, so the command gets them closed.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            # The lowest one that is free, as all below are open by now.
+            # Gets this number, because all lower ones are open.
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
@@ -61,11 +61,11 @@ def fill_closed_descriptors() -> None:
 
 
 def let_go_in_child() -> None:
-    """Give up, in a child that outlives the agent, the signals and the standard descriptors of it."""
-    # It ends by itself. What is sent to all of the agent's group is not for it.
+    """Detach a child that outlives the agent from its signals and standard descriptors."""
+    # The child ends by itself. Signals to the agent's process group are not meant for it.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN)
-    # Whoever reads the agent's output would wait for the child.
+    # A reader of the agent's output would otherwise wait for the child.
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -73,12 +73,12 @@ def let_go_in_child() -> None:
 
 def name_child(name: str) -> None:
     """
-    Give a child of the agent a name of its own, of at most 15 bytes.
+    Set the name of a child of the agent, of at most 15 bytes.
 
-    Not by ``/proc/self/comm``: where the agent's program has capabilities of its own, as in the image, that
-    file is root's, and the agent need not be.
+    Not by ``/proc/self/comm``: if the agent's executable has file capabilities, as in the container image,
+    that file belongs to root, and the agent may run as another user.
     """
-    # Each run of the program would pay for it, and those that have children have it already.
+    # Imported here, because most runs do not need ctypes.
     import ctypes  # noqa: PLC0415
 
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode("ascii"), 0, 0, 0)

@@ -1,11 +1,10 @@
 """
-Where Python interpreters keep their runtime state, and how it is laid out.
+Finds the runtime state of Python interpreters, and the layout of their frames.
 
-CPython's ``_PyRuntime`` holds the GIL (3.10 and 3.11) and the main interpreter with its
-GIL (3.12 and later). A thread that waits on a futex inside it waits for the GIL, which
-the kernel side can then tell from any other lock by the futex's address alone. From it the
-kernel side also finds the frames of a thread. They are believed once their layout was seen to be
-true of this very process, or of another one that runs the same file.
+CPython's ``_PyRuntime`` contains the GIL (3.10 and 3.11), or the main interpreter with its GIL (3.12 and later).
+A thread that waits on a futex at an address inside it waits for the GIL. From it the kernel side also finds
+the frames of a thread. Frames are trusted once their layout was verified in this process, or in another
+one that runs the same file.
 """
 
 import logging
@@ -27,21 +26,21 @@ from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, InterpreterLa
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.samples import ProcessKey
 
-# With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
+# With the version, if the name contains it; "t" is free-threaded, "d" is a debug build.
 _HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
 _SYMBOL = "_PyRuntime"
 _VERSION_SYMBOL = "Py_Version"  # since 3.11
 _SYMBOLS = (f"{_SYMBOL}\0".encode(), f"{_VERSION_SYMBOL}\0".encode())
 _3_10 = 0x030A0000
 _VERSION_BYTES = 8
-# A process goes on while it is looked at, so once may be bad luck.
+# A process runs while it is read, so a single failure can be bad luck.
 _MAX_FAILURES = 30
 _MAX_READS_AT_ONCE = 5
-# An interpreter that has just begun has no frames yet, which is no news.
+# An interpreter that has just started has no frames yet, which is not reported.
 _TRIES_BEFORE_REPORT = 30
 _MAX_NEWS = 64
 _MAX_PLACES = 256
-# While samples wait for it.
+# Between checks while samples wait for the result.
 _RETRY_S = 0.05
 _MAX_FORGOTTEN = 4096
 
@@ -50,10 +49,10 @@ _logger = logging.getLogger(__name__)
 
 class _Place(NamedTuple):
     """
-    Of the symbol: its distance from each page at which a code segment begins, by the
-    page's offset in the file; and its size.
+    The symbol ``_PyRuntime`` of a file.
 
-    ``layout`` is UNKNOWN for the ``reason`` that is given.
+    ``distances``: from each page at which a code segment begins, by the page's file offset. ``reason``: why
+    ``layout`` is UNKNOWN.
     """
 
     distances: Mapping[int, int]
@@ -66,9 +65,9 @@ class Diagnosis(NamedTuple):
     """
     Whether the frames of an interpreter can be walked.
 
-    ``good``: they are; ``early``: it is too early to say; ``bad``: memory is not laid out as the
-    version says; ``unknown``: of this version or kind no layout is known. ``version`` is empty
-    when ``unknown``, and ``reason`` when ``good``.
+    ``good``: yes; ``early``: it has no frames yet; ``bad``: memory does not have the layout of the version;
+    ``unknown``: the layout of this version or build is unknown. ``version`` is empty when ``unknown``, and
+    ``reason`` when ``good``.
     """
 
     kind: Literal["good", "early", "bad", "unknown"]
@@ -80,8 +79,8 @@ class _Interpreter(NamedTuple):
     """
     The interpreter of a process.
 
-    ``is_settled`` says that its layout is known to be true, or given up. ``reason`` says why
-    frames are not walked, and is empty when they are.
+    ``is_settled``: its layout was verified, or verification has failed too often. ``reason``: why frames are
+    not walked; empty when they are.
     """
 
     program_ktime_ns: int
@@ -104,10 +103,10 @@ class _KernelSide(Protocol):
 
 class Interpreters:
     """
-    Describes the interpreters of processes to the kernel side.
+    Sends the interpreters of processes to the kernel side.
 
-    A layout that is not known to be true is told only ``in_advance``: to who asks, of frames that
-    came of it, whether that is so by now.
+    With ``in_advance``, layouts are sent before they are verified. Then frames must be used only if
+    ``trusts`` returns True.
     """
 
     def __init__(
@@ -123,28 +122,28 @@ class Interpreters:
         self._in_advance = in_advance
         self._clock = clock
         self._true: set[FileId] = set()
-        # Whether their frames were trusted, and whether they could not be known.
+        # Whether frames were trusted, and whether they could not be read.
         self._forgotten: Recent[ProcessKey, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
         self._news: dict[str, int] = {}
 
     def __contains__(self, pid: int) -> bool:
-        """Whether a process is known to have an interpreter."""
+        """Whether a process has a known interpreter."""
         return pid in self._known
 
     @property
     def news(self) -> Mapping[str, int]:
-        """Reasons why frames of interpreters are not walked, each with the first process of it."""
+        """Reasons why frames are not walked, each with the first pid."""
         return dict(self._news)
 
     @property
     def reasons(self) -> Mapping[int, str]:
-        """Why the frames of an interpreter are not walked, by pid."""
+        """Why frames are not walked, by pid."""
         return {pid: known.reason for pid, known in self._known.items() if known.reason}
 
     def examine(self, pid: int, program_ktime_ns: int, files: Iterable[MappedFile]) -> None:
-        """Look for an interpreter in what a process maps now, or again at the one it has."""
+        """Search the interpreter in a process's mapped files, or verify the one that was found."""
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
             known = self._find(program_ktime_ns, files)
@@ -154,7 +153,7 @@ class Interpreters:
         self._settle(pid, known)
 
     def trusts(self, process: ProcessKey) -> bool | None:
-        """Say whether the frames of a program are what they seem to be; None: look again later."""
+        """Whether the frames of a program are valid; None: unknown yet."""
         pid, program_ktime_ns = process
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
@@ -165,7 +164,7 @@ class Interpreters:
         return not known.reason if known.is_settled else None
 
     def is_unusable(self, process: ProcessKey) -> bool:
-        """Say whether a program has an interpreter whose frames cannot be known, for a reason that was found."""
+        """Whether a program has an interpreter whose frames cannot be read, for a known reason."""
         pid, program_ktime_ns = process
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
@@ -173,21 +172,21 @@ class Interpreters:
         return known.is_settled and bool(known.reason)
 
     def examine_again(self) -> None:
-        """Look again at those whose layout is still in doubt, for want of frames to see."""
+        """Verify layouts that are still unverified, for lack of frames."""
         for pid, known in list(self._known.items()):
             self._settle(pid, known)
 
     def inherit(self, parent_pid: int, child_pid: int, program_ktime_ns: int) -> None:
-        """A forked child has its parent's memory."""
+        """Give a forked child its parent's interpreter."""
         known = self._known.get(parent_pid)
         if known is not None:
             self._push(child_pid, known._replace(program_ktime_ns=program_ktime_ns))
 
     def forget(self, pid: int) -> None:
-        """A process ended, or became another program."""
+        """Forget a process that ended or executed another program."""
         known = self._known.pop(pid, None)
         if known is not None:
-            # Samples of it may still come.
+            # Its samples can still come.
             is_unusable = known.is_settled and bool(known.reason)
             self._forgotten[pid, known.program_ktime_ns] = (not known.reason, is_unusable)
             self._programs.forget_interpreter(pid)
@@ -197,7 +196,7 @@ class Interpreters:
         if found is None:
             return None
         place, start, file = found
-        # Inodes come again, as those of places do.
+        # Inodes are reused, so this is evicted together with the places.
         self._true &= self._places.keys()
         is_true = file in self._true
         return _Interpreter(
@@ -232,7 +231,7 @@ class Interpreters:
             self._report(pid, settled)
 
     def _report(self, pid: int, known: _Interpreter) -> None:
-        # Workers of one program have one reason.
+        # Workers of one program share a reason.
         if known.reason and known.reason not in self._news and len(self._news) < _MAX_NEWS:
             self._news[known.reason] = pid
             _logger.info(
@@ -245,8 +244,8 @@ class Interpreters:
 
     def _push(self, pid: int, known: _Interpreter) -> None:
         self._known[pid] = known
-        is_told = not known.reason or (self._in_advance and not known.is_settled)
-        layout = known.layout if is_told else UNKNOWN
+        is_usable = not known.reason or (self._in_advance and not known.is_settled)
+        layout = known.layout if is_usable else UNKNOWN
         self._programs.set_interpreter(
             pid, wire.INTERPRETER.pack(known.program_ktime_ns, known.start, known.end, *layout)
         )
@@ -254,9 +253,9 @@ class Interpreters:
 
 def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     """
-    Say whether a capture that began now would have the Python frames of a process.
+    Check whether a capture that starts now would get the Python frames of a process.
 
-    None, if it maps no interpreter; ``files`` are all that it maps.
+    ``files`` are all of its mapped files. None: it maps no interpreter.
     """
     found = _locate(files, {}, FileWork())
     if found is None:
@@ -280,10 +279,10 @@ def _locate(
     for mapped in files:
         if program is None:
             program = program_path(mapped.pid)
-        # A program can have one in itself, whatever its name.
+        # The executable can contain an interpreter, whatever its name.
         if not (_HOLDS_INTERPRETER.match(mapped.name) or mapped.path == program):
             continue
-        # Files come and go, and so inodes come again.
+        # Inodes are reused.
         if mapped.file not in places and len(places) >= _MAX_PLACES:
             places.clear()
         if mapped.file not in places:
@@ -307,7 +306,7 @@ def _find(mapped: MappedFile, work: FileWork) -> _Place | None:
                 return None
             layout, reason = _read_layout(stream, symbols, mapped.name)
     except ServedError:
-        raise  # Its number may be that of another file soon.
+        raise  # Not cached, because its inode can soon be another file's.
     except (OSError, ValueError):
         return None
     address = symbols.addresses[_SYMBOL]

@@ -1,10 +1,9 @@
 """
-What is left of processes whose end was not seen.
+Finds and frees map entries of processes whose end was not seen.
 
-The kernel side forgets a thread or a process when it ends. That is missed where the ring of
-lifecycle records was full, where the kernel skipped a probe, and where nobody looks at the end
-at all: allocations of a process stay when it does not free them. So the maps are compared with
-/proc now and then.
+The kernel side deletes a thread or process when it ends. It misses that if the lifecycle ring was full or the
+kernel skipped a probe. Allocations that a process does not free stay in any case. So the maps are
+compared with /proc periodically.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from otel_gpu.stacks.samples import ProcessKey
 
 class StaleEntries:
     """
-    Finds and frees them.
+    Finds and frees stale entries.
 
     Args:
         programs: The loaded programs.
@@ -26,35 +25,35 @@ class StaleEntries:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
         self._missing: set[ProcessKey] = set()
-        # Who had memory when it was last looked at, and was no more.
+        # Ended programs that had allocations at the previous call.
         self._gone: set[ProcessKey] = set()
 
     def ended(self, programs: Mapping[int, int]) -> set[ProcessKey]:
         """
-        Return the programs, as (pid, program_ktime_ns), whose end or exec nobody reported.
+        Return the programs whose end or exec was not reported.
 
         Args:
-            programs: The programs that are believed to live: ``program_ktime_ns`` by pid.
+            programs: ``program_ktime_ns`` by pid of programs that live, to our knowledge.
         """
         watched = self._programs.processes.programs()
-        # In this order: a process that begins in between must not be taken for one that is gone.
+        # In this order: a process that starts in between must not count as ended.
         for pid in watched.keys() - set(all_pids()):
             self._programs.processes.forget(pid)
             del watched[pid]
         for pid, program_ktime_ns in list(watched.items()):
             started_ktime_ns = start_ktime_ns(pid)
-            # Its pid is another process's, which the kernel side takes for it.
+            # Another process has the pid, and the kernel side confuses the two.
             if started_ktime_ns is not None and started_ktime_ns > program_ktime_ns:
                 self._programs.processes.forget(pid)
                 del watched[pid]
         missing = {program for program in programs.items() if watched.get(program[0]) != program[1]}
-        # The record of an end may be in the ring still; by the next time it was read.
+        # The record of the end can still be in the ring; by the next call it is read.
         ended = missing & self._missing
         self._missing = missing - ended
         return ended
 
     def free_threads(self) -> None:
-        """Free the threads that ended, or whose process is not watched any more."""
+        """Delete threads that ended, or whose process is not watched any more."""
         threads = self._programs.processes.threads()
         watched = self._programs.processes.programs()
         living: dict[int, set[int]] = {}
@@ -65,12 +64,12 @@ class StaleEntries:
                 self._programs.processes.forget_thread(tid)
 
     def free_memory(self) -> None:
-        """Free the allocations and captures of streams that programs which ended left behind."""
+        """Delete allocations, stream captures, blocks and communicators of programs that ended."""
         memory = self._programs.memory()
         gone = {program for program, *_ in memory} - set(
             self._programs.processes.programs().items()
         )
-        # What was where, a record in the ring may ask for still; by the next time it was read.
+        # A failure record in the ring can still need them; by the next call it is read.
         ended = gone & self._gone
         self._gone = gone - ended
         for program, bpf_map, key in memory:

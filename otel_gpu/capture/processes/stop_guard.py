@@ -1,10 +1,9 @@
 """
-Letting everybody go on when the agent is killed.
+The guard: continues stopped processes if the agent is killed.
 
-While a process is stopped for probes to be placed in a library that it just mapped,
-only the agent would let it go on. The guard is a small process that outlives the
-agent. It holds the kernel's list of watched processes; when the agent's end of a
-socket closes without a word, it lets go on whatever of them stands still.
+While a process is stopped for probes in a new library, only the agent would continue it. The guard is a
+small process that outlives the agent. It holds the map of watched processes. If the agent's end of a socket
+closes without a message, it continues all of these that are stopped.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from otel_gpu.procfs.proc_files import stat_fields
 
 _DISMISSED = b"d"
 _WATCHED = b"w"
-# How long programs of a dead agent may still run and stop a process.
+# How long BPF programs of a dead agent can still stop a process.
 _VIGIL_S = 2.0
 _POLL_S = 0.02
 _PID = struct.Struct("<I")
@@ -39,10 +38,10 @@ class StopGuard:
     """
     The agent's side of the guard.
 
-    Made before the agent has threads or much memory, for it is a fork of it.
+    Create it before the agent has threads or much memory, because it forks.
 
     Args:
-        drops_privileges: It keeps the capabilities that it needs, and no others.
+        drops_privileges: Let the guard drop the capabilities that it does not need.
     """
 
     def __init__(self, *, drops_privileges: bool) -> None:
@@ -54,15 +53,15 @@ class StopGuard:
         theirs.close()
 
     def watch(self, processes_fd: int) -> None:
-        """Hand over the map of watched processes."""
+        """Pass the map of watched processes to the guard."""
         socket.send_fds(self._socket, [_WATCHED], [processes_fd])
 
     def let_go_on(self) -> None:
-        """Have the guard do at once what it would do if the agent were killed; it ends with that."""
+        """Let the guard continue all stopped processes now, and end."""
         self._end()
 
     def dismiss(self) -> None:
-        """End the guard: nothing is stopped any more. A second call does nothing."""
+        """End the guard, when no process is stopped any more; a second call does nothing."""
         with contextlib.suppress(OSError):
             self._socket.send(_DISMISSED)
         self._end()
@@ -76,7 +75,7 @@ class StopGuard:
 
 
 def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
-    # In the child, which must never return into the agent's code.
+    # In the child: never return into the agent's code.
     try:
         let_go_in_child()
         if drops_privileges:

@@ -1,8 +1,8 @@
 """
-Processes that the kernel side stopped, and that wait for the agent to let them go on.
+Continues processes that the kernel side stopped.
 
-Each is named by a record of the lifecycle ring. Whoever takes such a record out of the ring has to
-let the process go on, whatever happens, also at the end.
+Each has a record in the lifecycle ring. Code that takes such a record out of the ring has to continue the
+process in any case, also at the end of the capture.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ _LAYOUTS = {
 }
 
 AGENT_NAME = "otel-gpu"
-"""What an agent's process is called."""
+"""The name of an agent's process."""
 _MAX_ANCESTORS = 32
 _MAX_NAME_BYTES = 64
 _MAX_STATUS_BYTES = 1 << 16
-# How long another agent may take to place its probes, and how often that is asked.
+# How long to wait for another agent's probes, and how often to check.
 _OTHER_AGENT_S = 0.1
 _POLL_S = 0.005
 
 
 def let_go_on(pid: int) -> None:
-    """Let a process go on, if it is still there."""
+    """Continue a process, if it exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def let_all_go_on(records: Iterable[bytes]) -> None:
-    """Let go on whatever some records of the lifecycle ring say was stopped."""
+    """Continue all processes that records of the lifecycle ring report as stopped."""
     for record in records:
         header = header_of(record)
         if header.kind in _LAYOUTS and _LAYOUTS[header.kind].named(record)["stopped"]:
@@ -49,14 +49,14 @@ def let_all_go_on(records: Iterable[bytes]) -> None:
 
 class Hold:
     """
-    What a process does between a stop for its probes and their being placed; a context manager.
+    A stop of a process while its probes are placed; a context manager that continues it at the end.
 
-    At its end the process goes on. Where another agent places probes as well, it is given time.
+    If another agent places probes as well, it gets some time first.
 
     Args:
         pid: The process.
-        tid: Its thread that came to the stop.
-        stopped: Whether it was stopped at all.
+        tid: Its thread that hit the probe.
+        stopped: Whether the process was stopped.
     """
 
     def __init__(self, pid: int, tid: int, *, stopped: bool) -> None:
@@ -76,13 +76,13 @@ class Hold:
             while self.lasts() and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
             if self._ran is not None and self._stands_still() and not self.lasts():
-                # The other one has let it go on, and this is the next stop, of which a record comes.
+                # The other agent has continued it, and this is the next stop, which has its own record.
                 return
         let_go_on(self._pid)
 
     def lasts(self) -> bool:
-        """Whether the process has stood still since. Any other agent or person may let it go on."""
-        # Once more, as it can come to its stop between the first look and the second.
+        """Whether the process has been stopped all the time; others can have continued it."""
+        # Checked twice, because it can stop between the first check and the second.
         stands = self._stands_still() or self._is_about_to() or self._stands_still()
         return stands and self._ran in {None, self._has_run()}
 
@@ -90,7 +90,7 @@ class Hold:
         return stat_fields(self._folder)[:1] == [b"T"]
 
     def _is_about_to(self) -> bool:
-        """Whether the stop is still pending: where CPUs are scarce, we can be faster."""
+        # Whether SIGSTOP is still pending, which happens on a busy machine.
         for line in read_file(f"{self._folder}/status", _MAX_STATUS_BYTES).splitlines():
             name, _, pending = line.partition(b":")
             if name == b"SigPnd":
@@ -98,12 +98,12 @@ class Hold:
         return False
 
     def _has_run(self) -> bytes:
-        """For how long, and how often."""
+        # CPU time and number of time slices.
         return read_file(f"{self._folder}/schedstat", _MAX_NAME_BYTES)
 
 
 def _has_other_agent(pid: int) -> bool:
-    # A command under an agent under an agent.
+    # Another agent can be an ancestor, also below or above this one.
     for _ in range(_MAX_ANCESTORS):
         fields = stat_fields(f"/proc/{pid}")
         if not fields:
@@ -111,7 +111,7 @@ def _has_other_agent(pid: int) -> bool:
         pid = int(fields[1])
         if pid == os.getpid() or process_name(pid) != AGENT_NAME:
             continue
-        # Any program can have that name, and would have us wait for each of its stops.
+        # Any program can use that name to delay us, so its user has to be root or ours.
         if real_uid(pid) in {0, os.getuid()}:
             return True
     return False

@@ -1,8 +1,8 @@
 """
-Where threads publish in which span of their application they are (OTEP 4947).
+Finds where threads publish the span of their application that they are in (OTEP 4947).
 
-A library of the process has the thread-local symbol ``otel_thread_ctx_v1``. Where that lies is known
-once the dynamic linker has placed the library: it is then told to the kernel side, which reads it.
+A library of the process has the thread-local symbol ``otel_thread_ctx_v1``. Once the dynamic linker has
+placed the library, its location is sent to the kernel side, which reads it.
 """
 
 import logging
@@ -31,11 +31,11 @@ _logger = logging.getLogger(__name__)
 
 class ContextPlaces:
     """
-    The kernel side's map of where threads publish their context.
+    The kernel side's map of context locations.
 
     Args:
         bpf: The object with the map.
-        lost: By ``enum counter``; what finds no room there is counted.
+        lost: Counters by ``enum counter``, for locations beyond the size of the map.
     """
 
     def __init__(self, bpf: BpfObject, lost: list[int]) -> None:
@@ -45,7 +45,7 @@ class ContextPlaces:
         self._pids: set[int] = set()
 
     def set(self, pid: int, place: bytes) -> None:
-        """Say where it is in a process: ``THREAD_CONTEXT_PLACE``."""
+        """Set the location in a process, as ``THREAD_CONTEXT_PLACE``."""
         try:
             self._places.update(_PID.pack(pid), place)
         except MapFullError:
@@ -55,18 +55,18 @@ class ContextPlaces:
         self._count()
 
     def forget(self, pid: int) -> None:
-        """Forget a process that ended."""
+        """Delete a process that ended."""
         self._places.delete(_PID.pack(pid))
         self._pids.discard(pid)
         self._count()
 
     def _count(self) -> None:
-        # Where there are none, no call looks further.
+        # The kernel side skips the lookup at calls if there are none.
         self._publishers.update(_PID.pack(0), _PID.pack(len(self._pids)))
 
 
 class ThreadContexts:
-    """Tells the kernel side which processes publish the context of their threads, and where."""
+    """Finds the processes that publish the context of their threads."""
 
     def __init__(self, places: ContextPlaces, work: FileWork | None = None) -> None:
         self._places = places
@@ -76,7 +76,7 @@ class ThreadContexts:
         self._known: dict[int, tuple[int, int, int]] = {}
 
     def examine(self, pid: int, program_ktime_ns: int, files: Iterable[MappedFile]) -> None:
-        """Look for the symbol in what a process maps now, unless it was found."""
+        """Search the symbol in a process's mapped files, unless it was found."""
         known = self._known.get(pid)
         if known is not None and known[0] == program_ktime_ns:
             return
@@ -85,27 +85,27 @@ class ThreadContexts:
             place = None if slot is None else _read_place(slot, mapped)
             if place is not None:
                 _logger.debug("process %d publishes thread contexts by %s", pid, mapped.name)
-                self._tell(pid, program_ktime_ns, *place)
+                self._set(pid, program_ktime_ns, *place)
                 return
 
     def inherit(self, parent_pid: int, child_pid: int, program_ktime_ns: int) -> None:
-        """A forked child has its parent's memory, where libraries are concerned."""
+        """Give a forked child its parent's location: their libraries are the same."""
         known = self._known.get(parent_pid)
         if known is not None:
-            self._tell(child_pid, program_ktime_ns, *known[1:])
+            self._set(child_pid, program_ktime_ns, *known[1:])
 
     def forget(self, pid: int) -> None:
-        """A process ended, or became another program."""
+        """Forget a process that ended or executed another program."""
         if self._known.pop(pid, None) is not None:
             self._places.forget(pid)
 
-    def _tell(self, pid: int, program_ktime_ns: int, module: int, offset: int) -> None:
+    def _set(self, pid: int, program_ktime_ns: int, module: int, offset: int) -> None:
         self._known[pid] = (program_ktime_ns, module, offset)
         place = wire.THREAD_CONTEXT_PLACE.pack(program_ktime_ns, offset, module)
         self._places.set(pid, place)
 
     def _slot_of(self, mapped: MappedFile) -> ThreadLocalSlot | None:
-        # Inodes come again; what is found in the wrong file leads to no valid record.
+        # Inodes are reused. A location from the wrong file leads to an invalid context, which is ignored.
         if mapped.file not in self._slots:
             try:
                 with self._work.reading(mapped.pid, mapped.path):
@@ -119,7 +119,7 @@ def _find_slot(mapped: MappedFile, work: FileWork) -> ThreadLocalSlot | None:
     try:
         elf = ElfImage(work.open(mapped))
     except ServedError:
-        raise  # Its number may be that of another file soon.
+        raise  # Not cached, because its inode can soon be another file's.
     except (OSError, ValueError):
         return None
     try:
@@ -129,7 +129,7 @@ def _find_slot(mapped: MappedFile, work: FileWork) -> ThreadLocalSlot | None:
 
 
 def _read_place(slot: ThreadLocalSlot, mapped: MappedFile) -> tuple[int, int] | None:
-    """Return module and offset; None: the dynamic linker has not said yet, or it is nonsense."""
+    # Module and offset; None: the dynamic linker has not filled them in, or they are invalid.
     if slot.kind == FIXED and mapped.path != program_path(mapped.pid):
         return None
     starts = (

@@ -1,27 +1,26 @@
 """
-Where a thread-local symbol of a file lies: what the file says of it, and what the dynamic linker did.
+Finds thread-local symbols: from a file's relocations, and the values that the dynamic linker wrote.
 """
 
-# How the place is found
-# ----------------------
+# Thread-local storage
+# --------------------
 #
-# A library reaches its thread-local storage through a word or two that the dynamic linker fills in
-# (relocations). Which, depends on how it was compiled:
+# A library reaches its thread-local storage through one or two words that the dynamic linker fills in
+# (relocations). Their kind depends on how the library was compiled:
 #
-#   TLSDESC        two words, the second of which is a distance from the thread pointer, or where the
-#                  numbers of module and offset are
+#   TLSDESC        two words; the second is a distance from the thread pointer, or the address of
+#                  module and offset
 #   TPOFF, TPREL   one word: the distance from the thread pointer
-#   DTPMOD         two words: the numbers of module and offset
+#   DTPMOD         two words: module and offset
 #
-# They name the symbol; where nobody else may define it (it is protected, or linked with -Bsymbolic),
-# they name none, and say its offset in the storage of the module instead.
+# A relocation names the symbol. If no other library can define it (it is protected, or linked with
+# -Bsymbolic), the relocation has its offset in the storage of the module instead.
 #
-# A program has its own storage at a distance that is known when it is linked, and needs no word at all.
-# Where it is linked statically, it may not even have a table of dynamic symbols.
+# The storage of an executable is at a distance that is known when it is linked, so it needs no
+# relocation. A static executable may not even have a table of dynamic symbols.
 #
-# A distance is below 4 GiB, or negative; an address is neither. To find the symbol in a library that
-# has it, and to see that one has none, takes four short reads: the table of names is hashed, and has a
-# filter in front.
+# A distance is below 4 GiB, or negative; an address is neither. Finding the symbol, or that a library
+# does not have it, takes four short reads, because the table of names is hashed and has a Bloom filter.
 
 import struct
 from collections.abc import Callable, Iterator
@@ -35,12 +34,12 @@ _PAGE_MASK: Final = 4095
 _THREAD_LOCAL: Final = 6  # STT_TLS
 _FLAGS, _PROGRAM = 0x6FFFFFFB, 0x08000000  # DT_FLAGS_1, DF_1_PIE
 _X86_64, _AARCH64 = 62, 183
-# By machine: descriptor, number of the module, distance.
+# By machine: TLSDESC, DTPMOD, TPOFF or TPREL.
 _RELOCATIONS: Final = {_X86_64: (36, 16, 18), _AARCH64: (1031, 1028, 1030)}
-# Before the storage of a program, on AArch64.
+# Before the storage of an executable, on AArch64.
 _AARCH64_HEAD_BYTES: Final = 16
 _MAX_DISTANCE: Final = 1 << 32
-# As the kernel side has it. A linker that is lazy has something else there until it is asked.
+# As in the kernel side. A lazy dynamic linker has another value there until the first use.
 _MAX_MODULES: Final = 4096
 
 _HASH_HEADER: Final = struct.Struct("<IIII")
@@ -51,13 +50,13 @@ _SIGNED_WORD: Final = struct.Struct("<q")
 _TWO_WORDS: Final = struct.Struct("<Qq")
 
 DESCRIPTOR, MODULE, DISTANCE = 0, 1, 2
-"""What the words are that a dynamic linker fills in."""
+"""Kinds of relocations: TLSDESC; DTPMOD; TPOFF or TPREL."""
 FIXED: Final = 3
-"""There are none: ``ThreadLocalSlot.address`` is the distance, in the program that a process runs."""
+"""Without a relocation: ``ThreadLocalSlot.address`` is the distance, in the executable."""
 
 
 class ThreadLocalSlot(NamedTuple):
-    """Words that the dynamic linker fills in: which, and where in the addresses of the file."""
+    """The words that the dynamic linker fills in, at a virtual address of the file."""
 
     kind: int
     address: int
@@ -65,14 +64,14 @@ class ThreadLocalSlot(NamedTuple):
 
 
 class ThreadLocal(NamedTuple):
-    """A thread-local symbol: its number in its table, and its offset in the module's storage."""
+    """A thread-local symbol: its index in the symbol table, and its offset in the module's storage."""
 
     number: int
     offset: int
 
 
 def find_slot(elf: ElfImage, name: bytes) -> ThreadLocalSlot | None:
-    """Return what leads to a thread-local symbol of a file; None: it has none, or none that is used."""
+    """Return the words that lead to a thread-local symbol; None if the file lacks it or does not use it."""
     symbol = find_symbol(elf, name)
     kinds = _RELOCATIONS.get(elf.machine)
     if symbol is None or kinds is None:
@@ -87,7 +86,7 @@ def find_slot(elf: ElfImage, name: bytes) -> ThreadLocalSlot | None:
         if kind not in kinds:
             continue
         kind = kinds.index(kind)
-        # Of numbers, the second one is written by the linker.
+        # Of module and offset, the static linker has written the second.
         is_pair = kind == MODULE
         offset = int.from_bytes(elf.read(address + 8, 8), "little") if is_pair else addend
         if named == symbol.number if named else offset == symbol.offset:
@@ -102,12 +101,12 @@ def place_of(
     """
     Return module and offset of a thread-local variable; module 0: from the thread pointer.
 
-    None: the dynamic linker has not said yet, or it is nonsense.
+    None: the dynamic linker has not filled them in yet, or they are invalid.
 
     Args:
-        slot: Of ``find_slot``.
-        start: Where the file's address 0 is in the process.
-        read: Returns the memory of the process.
+        slot: From ``find_slot``.
+        start: The process's address of the file's address 0.
+        read: Reads the memory of the process.
     """
     if slot.kind == FIXED:
         return 0, slot.address
@@ -130,7 +129,7 @@ def place_of(
 
 
 def find_symbol(elf: ElfImage, name: bytes) -> ThreadLocal | None:
-    """Return a thread-local symbol that a file exports, or a static program has; None: it has none."""
+    """Return a thread-local symbol that a library exports or a static executable contains, or None."""
     if _is_static(elf):
         return _find_unhashed(elf, name)
     symbols = elf.section_header(".dynsym")
@@ -169,7 +168,7 @@ def _relocations(elf: ElfImage) -> Iterator[tuple[int, int, int]]:
 
 
 def _fixed_distance(elf: ElfImage, symbol: ThreadLocal) -> int | None:
-    # As linkers compute it: before the thread pointer, or behind what it points to.
+    # As linkers compute it: before the thread pointer (x86-64), or behind a header at it (AArch64).
     storage = elf.thread_storage
     if storage is None or symbol.offset > storage.memory_bytes:
         return None
@@ -182,7 +181,7 @@ def _fixed_distance(elf: ElfImage, symbol: ThreadLocal) -> int | None:
 
 
 def _numbers(elf: ElfImage, name: bytes) -> Iterator[int]:
-    """Yield the symbols that may have a name, by the one or the other table of hashes."""
+    # Indices of symbols that can have the name, from either hash table.
     table = elf.section_header(".gnu.hash")
     if table is not None:
         yield from _gnu_chain(elf, table.file_offset, gnu_hash(name))
@@ -228,7 +227,7 @@ def _gnu_chain(elf: ElfImage, at: int, value: int) -> Iterator[int]:
 
 
 def _is_static(elf: ElfImage) -> bool:
-    # One that can be loaded anywhere says that it is a program: a library asks for no linker either.
+    # A static PIE has DF_1_PIE; without that, a file without an interpreter is a library.
     if elf.section_header(".interp") is not None:
         return False
     entries = elf.section(".dynamic")
@@ -237,7 +236,7 @@ def _is_static(elf: ElfImage) -> bool:
 
 
 def _find_unhashed(elf: ElfImage, name: bytes) -> ThreadLocal | None:
-    # It has this table as long as nobody strips it.
+    # Stripped executables lack this table.
     symbols = elf.section_header(".symtab")
     if symbols is None or elf.thread_storage is None or symbols.link >= len(elf.sections):
         return None

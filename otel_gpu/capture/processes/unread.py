@@ -1,7 +1,7 @@
 """
-Which processes' memory or files were not read, as reading them would have taken too much of our time, or could have kept us waiting.
+Processes whose memory or files were not read, because that would have taken too long or could have blocked.
 
-RECORD_STATUS names the first of them, each once for each thing of it.
+RECORD_STATUS names the first of them, once per process and kind of data.
 """
 
 import logging
@@ -14,7 +14,7 @@ from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.wire.bodies import UnreadFacts
 
 FILE_UNREAD: Final = "file_unread"
-"""The reason of losses of files."""
+"""The reason of losses: files that were not read."""
 
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED: Final = 4096
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 class Unread:
     """
-    Names what was not read of processes.
+    Names processes with unread data.
 
     Attributes:
         files: How many files were not read.
@@ -37,9 +37,7 @@ class Unread:
 
     def add(self, pid: int, uid: int, what: str, reason: str) -> None:
         """
-        Name a process, and what of it is not read for which reason, both in the words of reports.
-
-        It is logged too, once.
+        Name a process with unread data, and log it once; ``what`` and ``reason`` appear in reports.
         """
         if (pid, what) in self._known:
             return
@@ -58,11 +56,11 @@ class Unread:
             self._named.append(named)
 
     def add_file(self, pid: int, uid: int, path: str, reason: str) -> None:
-        """Count a file, or what else a process calls its own, that is not read."""
+        """Count a file of a process, or other data by its name, that was not read."""
         self.files += 1
         self.add(pid, uid, "some of its files" if path.startswith("/") else path, reason)
 
     @property
     def named(self) -> list[UnreadFacts]:
-        """The first processes, as RECORD_STATUS has them."""
+        """The first processes, as in RECORD_STATUS."""
         return list(self._named)

@@ -1,4 +1,4 @@
-"""Who is watched: the processes and threads that the kernel side follows."""
+"""The processes and threads that the kernel side follows."""
 
 import contextlib
 import struct
@@ -21,12 +21,12 @@ _PROCESS_UID = wire.PROCESS.fields.index("uid")
 
 class WatchedProcesses:
     """
-    The processes that are watched, each with its threads.
+    The maps of watched processes and their threads.
 
     Args:
         bpf: The loaded object.
-        lost: Counts of what the agent itself could not use, by ``enum counter``.
-        shares: Who holds how much of the maps.
+        lost: The agent's own losses, by ``enum counter``.
+        shares: Entries of the maps by program and user.
     """
 
     def __init__(self, bpf: BpfObject, lost: list[int], shares: KernelShares) -> None:
@@ -38,16 +38,16 @@ class WatchedProcesses:
 
     @property
     def fd(self) -> int:
-        """The map of watched processes, by pid."""
+        """Descriptor of the map of watched processes, by pid."""
         return self._processes.fd
 
     def watch(self, pid: int, flags: int) -> int:
         """
-        Watch a process and all threads that it has.
+        Watch a process and its present threads.
 
         Returns:
-            The ``program_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
-            there is no room for it, which is counted.
+            Its ``program_ktime_ns``; 0: it is not watched, because it has ended, or because the map or its
+            share is full, which is counted.
         """
         holder = EntryOwner(pid, real_uid(pid))
         program_ktime_ns = self.program_ktime_ns(pid)
@@ -63,23 +63,23 @@ class WatchedProcesses:
                 return 0
         lives = self.watch_threads(pid, program_ktime_ns, flags)
         if is_new and not lives:
-            # The end of a process that ended before it was added is not reported.
+            # It ended before it was added, so no record of its end will come.
             self.forget(pid)
             return 0
         return program_ktime_ns
 
     def watch_threads(self, pid: int, program_ktime_ns: int, flags: int) -> bool:
         """
-        Follow the threads that a process has now; later ones follow by themselves.
+        Follow the present threads of a process; the kernel side adds later ones.
 
-        Threads that there is no room for are counted. Says whether any of them lives.
+        Threads beyond the share are counted as lost. Returns whether any thread lives.
         """
         tids = thread_ids(pid)
         holder = EntryOwner(pid, real_uid(pid))
         unknown = [tid for tid in tids if self._threads.lookup(_PID.pack(tid)) is None]
-        room = self._shares.take(wire.SHARE_THREADS, holder, len(unknown))
-        self._lost[wire.COUNTER_LOST_THREADS_FULL] += len(unknown) - room
-        # As the kernel side has it of threads that it meets.
+        allowed = self._shares.take(wire.SHARE_THREADS, holder, len(unknown))
+        self._lost[wire.COUNTER_LOST_THREADS_FULL] += len(unknown) - allowed
+        # A new process has not selected a device yet, see the kernel side.
         is_new = (start_boot_ns(f"/proc/{pid}") or 0) > self._started_boot_ns
         start = {
             "program_ktime_ns": program_ktime_ns,
@@ -87,18 +87,18 @@ class WatchedProcesses:
             "device": 0 if is_new else -1,
             "process_flags": flags,
         }
-        added = {tid for tid in unknown[:room] if self._add_thread(tid, start)}
-        unused = room - len(added)
+        added = {tid for tid in unknown[:allowed] if self._add_thread(tid, start)}
+        unused = allowed - len(added)
         self._shares.release(wire.SHARE_THREADS, holder.uid, unused)
         ended = {tid for tid in tids if is_exiting(pid, tid)}
-        # Those of a process that has become another program meanwhile are met at their calls.
+        # If the process has executed another program since, its threads are added at their calls.
         is_same = self.program_ktime_ns(pid) == program_ktime_ns
         for tid in added & ended if is_same else added:
             self.forget_thread(tid)
         return len(ended) < len(tids)
 
     def _add_process(self, holder: EntryOwner, process: bytes) -> bool:
-        """Say whether a process is watched now that was not before."""
+        # Whether the process was added.
         if not self._shares.take(wire.SHARE_PROCESSES, holder):
             return False
         with contextlib.suppress(MapFullError):
@@ -116,7 +116,7 @@ class WatchedProcesses:
             return False
 
     def program_ktime_ns(self, pid: int) -> int:
-        """Return the ``program_ktime_ns`` of a watched process; 0: it is not watched."""
+        """Return the ``program_ktime_ns`` of a watched process; 0 if it is not watched."""
         value = self._processes.lookup(_PID.pack(pid))
         return int(wire.PROCESS.unpack(value)[0]) if value else 0
 
@@ -129,7 +129,7 @@ class WatchedProcesses:
         return found
 
     def threads(self) -> list[tuple[int, int]]:
-        """Return (tid, pid) of every thread that is followed."""
+        """Return (tid, pid) of every followed thread."""
         return [
             (tid, fields[_THREAD_PID])
             for _, keys, values in self._threads.read_batches()
@@ -139,12 +139,12 @@ class WatchedProcesses:
         ]
 
     def forget(self, pid: int) -> None:
-        """Watch a process no longer, as it has ended."""
+        """Delete a process that has ended."""
         if value := self._processes.lookup(_PID.pack(pid)):
             self._processes.delete(_PID.pack(pid))
             uid = wire.PROCESS.unpack(value)[_PROCESS_UID]
             self._shares.release(wire.SHARE_PROCESSES, uid)
 
     def forget_thread(self, tid: int) -> None:
-        """Follow a thread no longer, as it has ended."""
+        """Delete a thread that has ended."""
         self._threads.delete(_PID.pack(tid))

@@ -1,9 +1,9 @@
 """
-Which processes are watched, and what is done for each: probes, names, interpreters, stacks.
+The watched programs, and their probes, facts, interpreters and stacks.
 
-A process comes in with its parent, by name, or because it uses CUDA; it changes with an exec
-and goes with its end. Each of that is said by a record of the kernel side, or found by looking
-at /proc now and then.
+A process is watched because its parent is, because the user named it, or because it uses CUDA. An exec makes
+it another program. Records of the kernel side report all of this; periodic searches of /proc find what they
+miss.
 """
 
 import contextlib
@@ -52,12 +52,12 @@ from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import json_record
 
-# In the header of a record, one after the other.
+# Adjacent fields in the header of a record.
 _PROGRAM_AND_PID = struct.Struct("<QI")
 _PROGRAM_START = wire.RECORD_HEADER.offset_of("program_ktime_ns")
 _PROGRAM_BYTES = slice(_PROGRAM_START, _PROGRAM_START + _PROGRAM_AND_PID.size)
 _NEWCOMERS_AT_A_TIME = 25
-# When a process was started is known to a tick.
+# The resolution of a process's start time in /proc.
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MAX_NEWCOMERS = 4096
 
@@ -69,16 +69,16 @@ class Watchlist:
     Args:
         programs: The loaded programs.
         config: The configuration.
-        user_stacks: Learns what is needed to resolve stacks of these processes.
-        faults: Counts errors; one that is about a process costs its probes.
-        cgroup: A cgroup whose processes to watch, also later ones.
-        watch_all: Watch whatever maps a CUDA library.
-        early_calls: Learns of processes that have lived before they were watched.
-        missed_starts: Counts processes of which calls were missed.
-        ending: Says whether processes still get probes.
+        user_stacks: Gets the mappings of these processes.
+        faults: Counts errors; each costs only the probes of its process.
+        cgroup: A cgroup whose present and future processes to watch.
+        watch_all: Watch every process that maps a CUDA library.
+        early_calls: Gets processes that started before they were watched.
+        missed_starts: Counts processes whose calls were missed.
+        ending: Whether processes still get probes.
 
     Attributes:
-        block_windows: When reports of blocks are seen.
+        block_windows: Limits the rate of block reports.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Watchlist:
         self._early_calls = early_calls
         self._ending = ending or Ending()
         self._missed_starts = missed_starts or MissedStarts(lambda _counter: None)
-        # What was there before the capture has made calls before it; 0: it is still looked for.
+        # When the first discovery was complete, 0 before: earlier programs can have made calls before.
         self._begun_ktime_ns = 0
         self._flags = process_flags(config)
         self._attachments = Attachments(
@@ -116,17 +116,17 @@ class Watchlist:
         work = programs.file_work
         self._interpreters = Interpreters(programs, in_advance=True, work=work)
         self._thread_contexts = ThreadContexts(programs.contexts, work)
-        self._introductions = ProcessDiscovery(programs.processes, config.capture.environment)
-        self._leftovers = StaleEntries(programs)
+        self._discovery = ProcessDiscovery(programs.processes, config.capture.environment)
+        self._stale_entries = StaleEntries(programs)
         self._watched: dict[int, int] = {}
         self._scanned: set[int] = set()
-        # How many ticks have met a program.
+        # How many on-CPU samples found each program.
         self._ticks: Recent[ProcessKey, int] = Recent(_MAX_NEWCOMERS)
-        # Watched, and not looked at yet.
+        # Started before they were watched, and not examined yet.
         self._lived_before: set[int] = set()
-        # What they map could not be read in time.
+        # Their mappings could not be read in time.
         self._unlisted: set[int] = set()
-        # Found by the kernel side, and not looked at yet.
+        # Found by the kernel side, and not examined yet.
         self._newcomers: dict[ProcessKey, None] = {}
 
     @property
@@ -136,33 +136,33 @@ class Watchlist:
 
     @property
     def unknown_interpreters(self) -> Mapping[str, int]:
-        """Why stacks lack lines of Python, each reason with the first process of it."""
+        """Reasons why stacks lack Python frames, each with the first pid."""
         return self._interpreters.news
 
     @property
     def is_pending(self) -> bool:
-        """Whether somebody waits to be looked at or introduced."""
-        return bool(self._newcomers) or self._introductions.is_pending
+        """Whether programs wait to be examined or described."""
+        return bool(self._newcomers) or self._discovery.is_pending
 
     def cuda_users(self) -> list[int]:
-        """Return the watched processes that use CUDA, and live."""
+        """Return the living watched pids that use CUDA."""
         users = self._attachments.cuda_users() & self._watched.keys()
         return sorted(filter(program_path, users))
 
     def trusts_python(self, program: ProcessKey) -> bool | None:
-        """Say whether frames of Python are what they seem to be; None: that is not known yet."""
+        """Whether Python frames of a program are valid; None if that is unknown yet."""
         return self._interpreters.trusts(program)
 
     def cannot_know_python(self, program: ProcessKey) -> bool:
-        """Say whether the frames of Python of a program cannot be known, for a reason that was found."""
+        """Whether Python frames of a program cannot be read, for a known reason."""
         return self._interpreters.is_unusable(program)
 
     def add_command(self, pid: int) -> Iterator[bytes]:
-        """Watch what the user runs through us; it and its children stop while they get probes."""
+        """Watch the command; it and its children stop while they get probes."""
         self._flags |= wire.PROCESS_STOP_ON_LOAD
-        # The child maps what we map: the dynamic linker that it will most likely use.
+        # Before its exec the child maps the agent's dynamic linker, which it will most likely use, too.
         yield from self._probes(pid)
-        # What is known of it before its exec is what is known of the agent: nothing.
+        # Before its exec it is still the agent's program, so no facts are read.
         self._watched[pid] = self._programs.processes.watch(pid, self._flags)
 
     def add_tree(self, pid: int) -> Iterator[bytes]:
@@ -175,7 +175,7 @@ class Watchlist:
             yield from self.add_tree(child_pid)
 
     def after_fork(self, record: bytes) -> Iterable[bytes]:
-        """Take in a RECORD_FORK."""
+        """Handle a RECORD_FORK."""
         fields = wire.FORK_RECORD.named(record)
         child_pid, program_ktime_ns = fields["child_pid"], fields["child_program_ktime_ns"]
         self._watched[child_pid] = program_ktime_ns
@@ -184,29 +184,29 @@ class Watchlist:
         self._thread_contexts.inherit(fields["pid"], child_pid, program_ktime_ns)
         parent = (fields["pid"], fields["program_ktime_ns"])
         self._user_stacks.processes.inherit(parent, (child_pid, program_ktime_ns))
-        # Most children exec at once, which says more; the others are read when there is time.
-        self._introductions.put_off(child_pid, program_ktime_ns)
+        # Most children exec soon, so the facts are read later.
+        self._discovery.put_off(child_pid, program_ktime_ns)
         return ()
 
     def after_exec(self, record: bytes) -> Iterator[bytes]:
-        """Take in a RECORD_EXEC, and let the process go on if it stands still."""
+        """Handle a RECORD_EXEC, and continue the process if it is stopped."""
         fields = wire.EXEC_RECORD.named(record)
         pid = fields["pid"]
         with _hold(fields) as hold:
-            self._introductions.give_up(pid, fields["old_program_ktime_ns"])
+            self._discovery.give_up(pid, fields["old_program_ktime_ns"])
             self._watched[pid] = fields["program_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_program_ktime_ns"]))
-            note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
+            note = self._while_stopped(fields, hold) if hold.stopped else self._in_doubt
             yield from self._probes(pid, note)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
-            self._introductions.put_off(pid, fields["program_ktime_ns"])
-        yield from self._introductions.make_some()
+            self._discovery.put_off(pid, fields["program_ktime_ns"])
+        yield from self._discovery.make_some()
 
     def after_library(self, record: bytes) -> Iterator[bytes]:
-        """Take in a RECORD_LIBRARY, and let the process go on if it stands still."""
+        """Handle a RECORD_LIBRARY, and continue the process if it is stopped."""
         fields = wire.LIBRARY_RECORD.named(record)
         pid = fields["pid"]
         if fields["flags"] & wire.LIBRARY_NOT_CUDA:
@@ -216,11 +216,10 @@ class Watchlist:
         with _hold(fields) as hold:
             if hold.stopped:
                 self._missed_starts.stood_still(pid)
-                yield from self._probes(pid, self._standing_still(fields, hold))
+                yield from self._probes(pid, self._while_stopped(fields, hold))
             else:
                 yield from self._follow(pid, path, fields["ktime_ns"])
-        # Who uses the network alone, says what it does or has some file in memory is not watched
-        # for that.
+        # Libraries for RDMA or marks, and files in memory, are not enough to watch a process.
         is_other = is_verbs_library(path) or is_marks_library(path) or "/fd/" in path
         wants = not is_other or self._attachments.uses_cuda(pid)
         if self._watch_all and pid not in self._watched and wants:
@@ -228,22 +227,22 @@ class Watchlist:
             yield from self._probes(pid)
 
     def after_preload(self, record: bytes) -> Iterator[bytes]:
-        """Take in a RECORD_PRELOAD, and let the process go on if it stands still."""
+        """Handle a RECORD_PRELOAD, and continue the process if it is stopped."""
         fields = wire.PRELOAD_RECORD.named(record)
         program = pid, program_ktime_ns = fields["pid"], fields["program_ktime_ns"]
         with _hold(fields) as hold:
             self._add_newcomer(pid, program_ktime_ns)
             is_open = self._programs.preloaded.open(program, fields["memory"])
-            # The preload library counts no call, or not all of them any more.
+            # The preload library does not count all calls, so probes have to.
             if not is_open or not fields["memory"]:
-                note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
+                note = self._while_stopped(fields, hold) if hold.stopped else self._in_doubt
                 yield from self._probes(pid, note)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
         """
-        Take in a RECORD_CPU_SAMPLE: its process may run Python, and not use CUDA.
+        Handle a RECORD_CPU_SAMPLE, whose process can run Python without CUDA.
 
-        It is looked at with its first sample, and ever more seldom from then on.
+        It is examined at its samples number 1, 2, 4, 8 and so on.
         """
         program_ktime_ns, pid = _PROGRAM_AND_PID.unpack_from(record, _PROGRAM_START)
         seen = self._ticks.get((pid, program_ktime_ns), 0) + 1
@@ -257,18 +256,18 @@ class Watchlist:
             yield from self._probes(pid)
 
     def after_exit(self, record: bytes) -> Iterable[bytes]:
-        """Take in a RECORD_EXIT: there is nothing to ask the process any more."""
+        """Handle a RECORD_EXIT."""
         header = header_of(record)
         self._missed_starts.settle(header.pid)
-        self._introductions.give_up(header.pid, header.program_ktime_ns)
+        self._discovery.give_up(header.pid, header.program_ktime_ns)
         self._user_stacks.processes.end((header.pid, header.program_ktime_ns))
         return ()
 
     def forget(self, pid: int, program_ktime_ns: int) -> None:
-        """Let go of a program that ended."""
-        self._introductions.give_up(pid, program_ktime_ns)
+        """Forget a program that ended."""
+        self._discovery.give_up(pid, program_ktime_ns)
         self._user_stacks.processes.end((pid, program_ktime_ns))
-        # Another process may have the number already.
+        # Another process can already have the pid.
         if self._watched.get(pid, program_ktime_ns) == program_ktime_ns:
             self._watched.pop(pid, None)
             self._scanned.discard(pid)
@@ -279,9 +278,9 @@ class Watchlist:
 
     def notice(self, records: Iterable[bytes]) -> Iterator[bytes]:
         """
-        Yield the records, and note whose they are.
+        Yield the records, and queue the programs that they are about.
 
-        The kernel side watches whoever makes a CUDA call.
+        With ``watch_all``, the kernel side watches every process that makes a CUDA call.
         """
         if not self._watch_all:
             yield from records
@@ -295,22 +294,22 @@ class Watchlist:
             self._add_newcomer(pid, program_ktime_ns)
 
     def describe_some(self) -> Iterator[bytes]:
-        """Look at some of those that the kernel side found, and introduce some that wait."""
+        """Examine some programs that the kernel side found, and yield records of some queued ones."""
         for _ in range(min(_NEWCOMERS_AT_A_TIME, len(self._newcomers))):
             pid, program_ktime_ns = program = next(iter(self._newcomers))
             del self._newcomers[program]
             if self._watched.get(pid) == program_ktime_ns:
                 continue
-            # Whoever ended or became another program meanwhile is looked at no more.
+            # Skip programs that have ended or were replaced since.
             if self._programs.processes.program_ktime_ns(pid) == program_ktime_ns:
                 self._watched[pid] = program_ktime_ns
                 self._programs.processes.watch_threads(pid, program_ktime_ns, self._flags)
-                self._introductions.put_off(pid, program_ktime_ns)
+                self._discovery.put_off(pid, program_ktime_ns)
                 yield from self._probes(pid)
-        yield from self._introductions.make_some()
+        yield from self._discovery.make_some()
 
     def discover(self) -> Iterator[bytes]:
-        """Look for processes to watch, and let go of files that nobody maps any more."""
+        """Search /proc for processes to watch, and remove probes of unused files."""
         if self._cgroup:
             with contextlib.suppress(OSError):
                 for pid in set(cgroup_pids(self._cgroup)) - self._watched.keys():
@@ -324,7 +323,7 @@ class Watchlist:
             for pid in pids - self._scanned:
                 yield from self._probes(pid)
             self._scanned = pids
-            # Those that made calls of which no record came, and those found by their library.
+            # Programs that made calls without a record, and programs that were found by their library.
             for pid, program_ktime_ns in self._programs.processes.programs().items():
                 self._add_newcomer(pid, program_ktime_ns)
             for pid in self._attachments.cuda_users() - self._watched.keys():
@@ -343,15 +342,15 @@ class Watchlist:
         for pid in [pid for pid in self._unlisted if not is_late(pid)]:
             self._unlisted.discard(pid)
             yield from self._probes(pid)
-        self._introductions.retry()
+        self._discovery.retry()
 
     def let_ask(self) -> Iterable[bytes]:
-        """Let programs ask for their device at no cost again, which was seen for some seconds."""
+        """Remove probes at queries for the device after some seconds."""
         self._attachments.let_ask()
         return ()
 
     def take_late(self) -> Iterator[bytes]:
-        """Take in which probes were placed late; once all are, look for what was put off."""
+        """Handle probes that were placed late; once all are, examine all processes again."""
         were_late = self._attachments.are_late
         for pid, info in self._attachments.take_late():
             yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
@@ -359,24 +358,24 @@ class Watchlist:
             yield from self.rescan()
 
     def rescan(self) -> Iterator[bytes]:
-        """Place probes in whatever came in without the dynamic linker's help."""
+        """Place probes in files that were mapped without the dynamic linker."""
         for pid in all_pids() if self._watch_all else list(self._watched):
             yield from self._probes(pid)
 
     def find_ended(self) -> set[ProcessKey]:
-        """Return the programs, as (pid, program_ktime_ns), that ended without a record of it."""
-        return self._leftovers.ended(self._watched)
+        """Return the programs that ended without a record."""
+        return self._stale_entries.ended(self._watched)
 
     def free_stale_entries(self) -> set[ProcessKey]:
-        """Free what ended programs left in the kernel's maps, and return those that live."""
-        self._leftovers.free_threads()
-        self._leftovers.free_memory()
+        """Delete map entries of ended programs, and return the living programs."""
+        self._stale_entries.free_threads()
+        self._stale_entries.free_memory()
         watched = self._programs.processes.programs()
         self._user_stacks.end_others(watched)
         return {*watched.items(), *self._watched.items()}
 
     def _add_newcomer(self, pid: int, program_ktime_ns: int) -> None:
-        # Whoever finds no room is found by the next discovery.
+        # Beyond the limit, programs are found by the next discovery.
         if self._watched.get(pid) != program_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
             self._newcomers[pid, program_ktime_ns] = None
 
@@ -385,10 +384,10 @@ class Watchlist:
         if program_ktime_ns:
             self._watched[pid] = program_ktime_ns
             self._lived_before.add(pid)
-            yield from self._introductions.make(pid, program_ktime_ns)
+            yield from self._discovery.make(pid, program_ktime_ns)
 
     def _follow(self, pid: int, path: str, loaded_ktime_ns: int) -> Iterator[bytes]:
-        """Place probes for a process that did not stop for them when it had loaded a library."""
+        # The process loaded a library and did not stop for its probes.
         found: list[NewLibrary] = []
 
         def note(arrival: NewLibrary) -> None:
@@ -398,10 +397,10 @@ class Watchlist:
                 self._miss(pid, reason, arrival.mapped.path)
 
         yield from self._probes(pid, note)
-        # Of one that has ended, /proc has a folder until its parent has asked for it, and no program.
+        # An ended process has a folder in /proc until its parent waits for it, but no executable.
         if found or not is_cuda_library(path.rpartition("/")[2]) or program_path(pid):
             return
-        # Others that use the same file may come.
+        # Later processes can use the same file.
         with self._faults.at("probes"):
             try:
                 for info in self._attachments.examine_path(pid, path, note):
@@ -409,10 +408,8 @@ class Watchlist:
             except OSError:
                 self._miss(pid, MissedStart.LIBRARY_GONE, path)
 
-    def _standing_still(
-        self, record: Mapping[str, Any], hold: Hold
-    ) -> Callable[[NewLibrary], None]:
-        """Return what notes the libraries of a process that stands still until they are probed."""
+    def _while_stopped(self, record: Mapping[str, Any], hold: Hold) -> Callable[[NewLibrary], None]:
+        # A callback for new libraries of a process that is stopped until they are probed.
 
         def note(arrival: NewLibrary) -> None:
             problem = arrival.problem
@@ -430,7 +427,7 @@ class Watchlist:
             self._miss(pid, arrival.problem, path)
         if arrival.problem or not self._begun_ktime_ns:
             return
-        # Of one that has ended meanwhile, the dynamic linker's record is still to come.
+        # If the process has ended, the dynamic linker's record is still to come.
         started_ktime_ns = start_ktime_ns(pid)
         if started_ktime_ns is not None and arrival.probed_ktime_ns > max(
             started_ktime_ns + _TICK_NS, self._begun_ktime_ns
@@ -443,14 +440,14 @@ class Watchlist:
     def _probes(
         self, pid: int, note: Callable[[NewLibrary], None] | None = None
     ) -> Iterator[bytes]:
-        # Many may stand still, and each takes milliseconds: at the end they go on as they are.
+        # At the end, processes are continued without probes, because each takes milliseconds.
         if self._ending.is_over:
             self._ending.unread += 1
             return
-        # It is looked at once the kernel waits for nobody any more.
+        # It is examined once the kernel does not block any more.
         if is_locked(pid):
             return
-        # What is wrong with one process is no reason not to look at the next.
+        # An error about one process must not affect the others.
         with self._faults.at("probes"):
             yield from self._place_probes(pid, note or self._in_doubt)
 
@@ -461,9 +458,8 @@ class Watchlist:
     def _examine(
         self, pid: int, root: int | None, note: Callable[[NewLibrary], None]
     ) -> Iterator[bytes]:
-        # Its interpreter and its stacks only once it is watched: who begins to watch a process
-        # whose libraries were seen already asks again. The files are listed once for all three, as
-        # a process may stand still meanwhile.
+        # Interpreter and stacks are examined only once the process is watched; watching it examines it
+        # again. Its files are listed once for all three, because the process can be stopped until then.
         program = (pid, self._watched.get(pid, 0))
         try:
             with self._programs.file_work.listing(pid):
@@ -483,7 +479,7 @@ class Watchlist:
             self._attachments.examine, pid, mapped, lived_before=lived_before, root=root, note=note
         )
         found = list(examine(is_preloaded=is_preloaded))
-        # Its library may only now have turned out to carry no probe.
+        # The preload library can have turned out just now to take no probe.
         if is_preloaded and not self._programs.preloaded.has_library(mapped):
             self._programs.preloaded.refuse(program)
             found += examine()

@@ -1,1 +1,1 @@
-"""Step detection: the period of the calls that a thread repeats."""
+"""Step detection: finds the period of the calls that a thread repeats."""

@@ -1,10 +1,10 @@
 """
-Steps that programs do not tell, found in what their threads call again and again.
+Detects steps of programs that do not report them, from the calls that a thread repeats.
 
-The kernel side keeps the first calls of a thread, or its preload library does. When a period is found in them, that is told by
-which calls steps begin and end, and reports each iteration from then on; the iterations before are in
-the calls that were kept. Whose calls have no period is looked at again later: programs load and
-compile for a while before they make steps.
+The kernel side, or the preload library, keeps the first calls of a thread. When they have a period, we send it
+the calls by which steps begin and end, and it reports each iteration from then on. Earlier iterations are
+read from the kept calls. Threads without a period are searched again later, because programs load and
+compile for a while before their first step.
 """
 
 import enum
@@ -29,24 +29,24 @@ _LEAST_CALLS: Final = 32
 _AGAIN_S, _AGAIN_AT_MOST_S = 30.0, 960.0
 _LOST_AFTER: Final = 20
 _SAME_PERIOD: Final = 0.05
-# What the kernel side reports for long; a loop that is faster makes no steps.
+# A loop with a shorter period does not count as steps.
 _LEAST_PERIOD_NS: Final = 1_000_000
 _SURE_CALLS: Final = 8192
-# What searches may take in seconds, of a process, of a user and of all: one of as many calls as are kept,
-# which have no period, takes up to 4 s.
+# Seconds of searching, for a process, a user and all. Searching the most calls, without a period, takes
+# up to 4 s.
 _SEARCHES: Final = Share(8.0, 0.05), Share(12.0, 0.08), Share(15.0, 0.1)
-# Once the capture is to end, only of few calls.
+# The most calls to search at the end of the capture.
 _LAST_CALLS: Final = 8192
 _NEVER_KTIME_NS: Final = 1 << 64
 
 
 class DetectionState(enum.StrEnum):
-    """What is known of the steps of a thread, beside the reasons why none were found."""
+    """The state of step detection for a thread, beside the reasons why no period was found."""
 
     FOUND = "found"
     LOST = "lost"
     SAME = "same_as_another_thread"
-    TOLD = "told"
+    REPORTED = "told"
     TOO_SHORT = "too_short"
 
 
@@ -57,7 +57,7 @@ class _Step(NamedTuple):
 
 
 class _Thread:
-    """A thread that has a period in some memory, whether it is known or not."""
+    # A thread with a detector.
 
     def __init__(self, who: tuple[int, int, int], maps: PeriodMemory) -> None:
         self.pid, self.tid, self.program_ktime_ns = who
@@ -67,15 +67,15 @@ class _Thread:
         self.period: Period | None = None
         self.is_rate_limited = False
         self.period_ns = 0.0
-        self.tried = 0  # calls
-        self.again_s = math.inf  # when a thread that rests is looked at again
+        self.tried = 0  # calls in the latest search
+        self.again_s = math.inf  # when a resting thread is searched again
         self.rest_s = _AGAIN_S
         self.is_resting = False
-        # Reported before it is known which ones were before them; None: that is over.
+        # Steps that wait until the earlier ones were read from the kept calls; None: these were read.
         self.early: list[_Step] | None = []
         self.number = 0
-        self.until_ktime_ns = 0  # steps have been yielded
-        self.seen = (0, 0)  # steps, and calls when there were so many
+        self.until_ktime_ns = 0  # end of the latest yielded step
+        self.seen = (0, 0)  # number of steps, and the calls at that time
 
     @property
     def who(self) -> tuple[int, int, int]:
@@ -88,14 +88,13 @@ class _Thread:
 
 class FoundSteps:
     """
-    Steps of one capture that nobody told.
+    Detected steps of one capture.
 
     Args:
-        memories: Those of the kernel side and of preloaded programs; their indices differ.
-        watched: Returns the ``program_ktime_ns`` of a pid, as the kernel side has it.
+        memories: Detectors of the kernel side and of preloaded programs, with distinct indices.
+        watched: Returns the ``program_ktime_ns`` of a watched pid, or 0.
         clock: A monotonic clock in seconds.
-        lose: Is called with pid and uid for a thread whose steps are not looked for, as its process or
-            user has had its share.
+        lose: Called with pid and uid of a thread that is not searched, because its share is used up.
     """
 
     def __init__(
@@ -110,28 +109,29 @@ class FoundSteps:
         self._budget = WorkBudget(*_SEARCHES, clock=clock)
         self._is_ending = False
         self._threads: dict[int, _Thread] = {}
-        self._telling: set[ProcessKey] = set()
+        # Programs that report their steps themselves.
+        self._reporting: set[ProcessKey] = set()
         self._ended: Counter[str] = Counter()
-        # Their last iterations can come after their end, with the next reading of the ring: that may be
-        # after the next one of the maps.
+        # Records of the last iterations can come after the end, with the next reading of the ring, which can
+        # be after the next reading of the maps.
         self._just_ended: dict[tuple[int, int, int], _Thread] = {}
         self._ended_before: dict[tuple[int, int, int], _Thread] = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many threads have steps that were found, and why the others have none."""
+        """Number of threads by state."""
         living = Counter(str(thread.state) for thread in self._threads.values())
         return dict(sorted((living + self._ended).items()))
 
     @property
     def has_found(self) -> bool:
-        """Whether iterations come that no record is sent of."""
+        """Whether any thread has a period, whose iterations must be read."""
         return any(thread.period is not None for thread in self._threads.values())
 
     def note_reported(self, record: bytes) -> None:
-        """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
+        """Stop detection in a program that reports its own steps, by its RECORD_STEP."""
         fields = wire.RECORD_HEADER.named(record)
-        self._telling.add((fields["pid"], fields["program_ktime_ns"]))
+        self._reporting.add((fields["pid"], fields["program_ktime_ns"]))
 
     def take(self, record: bytes) -> Iterator[bytes]:
         """Yield the step of a RECORD_ITERATION."""
@@ -140,7 +140,7 @@ class FoundSteps:
         who = fields["pid"], fields["tid"], fields["program_ktime_ns"]
         if thread is None or thread.who != who:
             thread = self._just_ended.get(who) or self._ended_before.get(who)
-        if thread is None or thread.program in self._telling:
+        if thread is None or thread.program in self._reporting:
             return
         step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["comm"])
         if thread.early is not None:
@@ -149,7 +149,7 @@ class FoundSteps:
             yield from _records(thread, [step])
 
     def read(self) -> Iterator[bytes]:
-        """Look for periods, and yield the steps that were made before they were known."""
+        """Search periods, and yield the steps before the search."""
         self._just_ended, self._ended_before = {}, self._just_ended
         is_busy = False
         for index, thread, detector in self._taken():
@@ -159,18 +159,18 @@ class FoundSteps:
                 yield from self._end(index, thread)
                 continue
             yield from self._settle(index, thread)
-            # One at a time: meanwhile nothing else is done.
+            # One search per call, because it blocks everything else.
             if not is_busy and self._is_due(thread, detector):
                 is_busy = self._search(index, thread, detector["kept"])
             self._adjust(index, thread, detector)
-        self._telling = {
-            program for program in self._telling if self._watched(program[0]) == program[1]
+        self._reporting = {
+            program for program in self._reporting if self._watched(program[0]) == program[1]
         }
         for maps in self._memories:
             maps.share_areas([at for at in self._threads if self._wants_area(at, maps)])
 
     def last(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield the last steps of programs, as (pid, program_ktime_ns), that have ended."""
+        """Yield the last steps of programs that have ended."""
         for index, thread, _ in self._taken():
             if thread.program in ended:
                 yield from self._end(index, thread)
@@ -186,7 +186,7 @@ class FoundSteps:
             self._forget_dropped(maps)
 
     def _forget_dropped(self, maps: PeriodMemory) -> None:
-        """Forget threads whose memory was let go: a program can give back what we have not seen end."""
+        # Forget threads whose memory was closed. A program can release one before we see its end.
         dropped = [
             index
             for index, thread in self._threads.items()
@@ -196,7 +196,7 @@ class FoundSteps:
             self._forget(index, self._threads[index])
 
     def read_iterations(self) -> Iterator[bytes]:
-        """Yield the steps of iterations that no record was sent of."""
+        """Yield the steps of iterations that come without records, from preloaded programs."""
         for index, thread in list(self._threads.items()):
             if thread.period is not None:
                 yield from self._take_iterations(index, thread)
@@ -205,7 +205,7 @@ class FoundSteps:
         self, index: int, thread: _Thread, *, is_last: bool = False
     ) -> Iterator[bytes]:
         iterations = thread.maps.iterations(index, is_last=is_last)
-        if not iterations or thread.program in self._telling:
+        if not iterations or thread.program in self._reporting:
             return
         thread.comm = _comm_of(thread) or thread.comm
         steps = [_Step(*one, thread.comm) for one in iterations]
@@ -226,11 +226,11 @@ class FoundSteps:
         return bool(kept >= 2 * thread.tried or kept == wire.DETECTOR_CALLS)
 
     def end_soon(self) -> None:
-        """Look for periods only in few calls from now on; safe in a signal handler."""
+        """Search only few calls from now on; safe in a signal handler."""
         self._is_ending = True
 
     def _search(self, index: int, thread: _Thread, kept: int) -> bool:
-        """Look for the period of a thread, if that is in its share; say whether it was."""
+        # Search if the share allows it; returns whether it did.
         uid = user_of(thread.pid).uid
         if not self._budget.allows(thread.program, uid):
             if not thread.is_rate_limited:
@@ -246,7 +246,7 @@ class FoundSteps:
     def _search_period(self, index: int, thread: _Thread) -> None:
         calls = thread.maps.calls(index)
         thread.tried = len(calls.symbols)
-        if thread.program in self._telling:
+        if thread.program in self._reporting:
             return
         found = find_period(calls)
         if isinstance(found, Reason):
@@ -256,7 +256,7 @@ class FoundSteps:
         lengths_ns = [step.end_ktime_ns - step.start_ktime_ns for step in _steps_of(found, calls)]
         thread.period_ns = median(lengths_ns)
         if thread.period_ns < _LEAST_PERIOD_NS:
-            # So are parameters that are made one by one; steps may come after them.
+            # For example a loop that initializes parameters; steps can follow.
             thread.state = DetectionState.TOO_SHORT
             if thread.tried >= _SURE_CALLS:
                 self._rest_a_while(index, thread, thread.state)
@@ -266,12 +266,12 @@ class FoundSteps:
             return
         before, thread.period, thread.state = thread.period, found, DetectionState.FOUND
         if before is None or before.edges != found.edges:
-            # Of what comes while another period is told no iteration is reported: it is in the calls.
+            # While the period is replaced, no iteration is reported; these are read from the calls.
             thread.early = thread.early or []
             thread.maps.follow(index, found)
 
     def _has_same(self, thread: _Thread) -> bool:
-        """Whether another thread of the process makes these steps: they can take several."""
+        # Whether another thread of the process has the same steps: a step can involve several threads.
         return any(
             other.period
             and other.program == thread.program
@@ -280,8 +280,8 @@ class FoundSteps:
         )
 
     def _settle(self, index: int, thread: _Thread, last_ktime_ns: int = 0) -> Iterator[bytes]:
-        """Yield the steps that were made before the kernel side knew the period."""
-        if thread.period is None or thread.early is None or thread.program in self._telling:
+        # Yield the steps from before the period was set.
+        if thread.period is None or thread.early is None or thread.program in self._reporting:
             return
         early, thread.early = thread.early, None
         comm = thread.comm or _comm_of(thread)
@@ -294,11 +294,11 @@ class FoundSteps:
         yield from _records(thread, early)
 
     def _adjust(self, index: int, thread: _Thread, detector: Mapping[str, Any]) -> None:
-        """Keep no calls that nobody looks at, and look again for what was not found or is gone."""
+        # Stop keeping calls that are not needed, and search again if no period was found or it was lost.
         made, kept = detector["made"], detector["kept"]
-        if thread.program in self._telling:
-            if thread.state is not DetectionState.TOLD:
-                self._rest(index, thread, DetectionState.TOLD)
+        if thread.program in self._reporting:
+            if thread.state is not DetectionState.REPORTED:
+                self._rest(index, thread, DetectionState.REPORTED)
         elif thread.is_resting:
             if self._clock() >= thread.again_s:
                 thread.is_resting, thread.tried, thread.early = False, 0, []
@@ -324,11 +324,11 @@ class FoundSteps:
         thread.again_s = math.inf
 
     def _end(self, index: int, thread: _Thread) -> Iterator[bytes]:
-        # It may have ended since it was read.
+        # Read again, because it can have ended since.
         detector = thread.maps.detector(index)
         if thread.period is None and not thread.is_resting and detector["kept"] >= _LEAST_CALLS:
             self._search(index, thread, detector["kept"])
-        # Of those that are kept the last one is the last of all, if there was room for it.
+        # If not all space is used, the last kept call is the thread's last.
         has_last = detector["kept"] < wire.DETECTOR_CALLS
         yield from self._take_iterations(index, thread, is_last=True)
         yield from self._settle(index, thread, detector["last_return_ktime_ns"] if has_last else 0)
@@ -342,7 +342,7 @@ class FoundSteps:
 
 
 def _steps_of(period: Period, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
-    """Yield the steps among calls; of the last one of all, it has to be said when it returned."""
+    # Steps among calls. ``last_ktime_ns`` is the return of the thread's last call, if it is among them.
     starts_ns, gaps_ns = calls.starts_ns, calls.gaps_ns
     for turn in iterations_of(period, calls.symbols):
         after = turn.last + 1

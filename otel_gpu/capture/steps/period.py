@@ -1,7 +1,7 @@
 """
-The period of a thread: by which calls its steps begin and end.
+The period of a thread: the calls by which its steps begin and end.
 
-``iterations_of`` is what ``bpf/cuda/step_detection.bpf.h`` does with each call, on calls that are there as a whole.
+``iterations_of`` does on a whole sequence what ``bpf/cuda/step_detection.bpf.h`` does with each call.
 """
 
 import enum
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 HISTORY_CALLS: Final = 4
-"""Most calls by which the beginning or the end of a step is known."""
+"""The most calls that mark the start or the end of a step."""
 
 _SYMBOL_BITS = 16
 _HISTORY = (1 << _SYMBOL_BITS * HISTORY_CALLS) - 1
 
 
 class CallRole(enum.Enum):
-    """What a call is between host and device."""
+    """The role of a call between host and device."""
 
     LAUNCH = enum.auto()
     WAIT = enum.auto()
@@ -30,9 +30,9 @@ class CallSequence(NamedTuple):
     Outermost calls of one thread, in order.
 
     Attributes:
-        symbols: Equal ones are the same call; 1 to 65,535.
-        starts_ns: When each began.
-        gaps_ns: How long before that the call before had returned.
+        symbols: One number per kind of call, 1 to 65,535.
+        starts_ns: Start times.
+        gaps_ns: Times from the return of the previous call to the start.
         roles: By symbol.
     """
 
@@ -42,7 +42,7 @@ class CallSequence(NamedTuple):
     roles: Mapping[int, CallRole]
 
     def folded(self) -> "CallSequence":
-        """Return these calls without those that are made again at once."""
+        """Return the calls without immediate repetitions."""
         symbols = self.symbols
         kept = [at for at in range(len(symbols)) if not at or symbols[at] != symbols[at - 1]]
         symbols, starts_ns, gaps_ns = ([column[at] for at in kept] for column in self[:3])
@@ -51,13 +51,13 @@ class CallSequence(NamedTuple):
 
 class Period(NamedTuple):
     """
-    How the steps of a thread are told from its calls.
+    The calls that mark the steps of a thread.
 
     Attributes:
-        starts: Histories at the latest of the first ``start_calls`` calls of a step.
-        ends: Histories at its last call, of ``end_calls`` calls.
-        folds: Whether the same call again at once is no other call.
-        longest_calls: Calls of the longest step.
+        starts: Packed histories of the first ``start_calls`` calls of a step.
+        ends: Packed histories of its last ``end_calls`` calls.
+        folds: Whether immediate repetitions of a call count once.
+        longest_calls: Number of calls of the longest step.
     """
 
     starts: tuple[int, ...]
@@ -70,7 +70,7 @@ class Period(NamedTuple):
 
     @property
     def edges(self) -> tuple[object, ...]:
-        """What tells where steps begin and end."""
+        """The fields that determine where steps begin and end."""
         return self[:5]
 
 
@@ -82,7 +82,7 @@ class Turn(NamedTuple):
 
 
 def iterations_of(period: Period, symbols: Sequence[int]) -> Iterator[Turn]:
-    """Yield the steps among calls."""
+    """Yield the steps in a sequence of calls."""
     start_mask = (1 << _SYMBOL_BITS * period.start_calls) - 1
     end_mask = (1 << _SYMBOL_BITS * period.end_calls) - 1
     starts, ends, folds = frozenset(period.starts), frozenset(period.ends), period.folds
@@ -107,7 +107,7 @@ def iterations_of(period: Period, symbols: Sequence[int]) -> Iterator[Turn]:
 
 
 def history_of(symbols: Sequence[int]) -> int:
-    """Return the history after these calls, of which there are ``HISTORY_CALLS`` at most."""
+    """Return the packed history of at most ``HISTORY_CALLS`` calls."""
     history = 0
     for symbol in symbols:
         history = history << _SYMBOL_BITS | symbol

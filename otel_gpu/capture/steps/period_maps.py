@@ -1,4 +1,4 @@
-"""What the kernel side keeps of periods: who has one, and the calls in which it is looked for."""
+"""The step detectors of the kernel side's maps, and the calls that they keep."""
 
 import mmap
 import struct
@@ -15,7 +15,7 @@ from otel_gpu.wire.probe_table import API_BY_NUMBER
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS: Final = ("tid", "pid", "kept", "area", "folds", "start_calls")
 _AT: Final = {name: wire.STEP_DETECTOR.offset_of(name) for name in _NUMBERS}
-# Of all of them at once: they are looked through each second, and few of them are taken.
+# To read one field of all detectors at once, each second: few of them are in use.
 _COLUMNS: Final = {
     name: struct.Struct(f"<{at}xI{wire.STEP_DETECTOR.size - at - _NUMBER.size}x")
     for name, at in _AT.items()
@@ -39,55 +39,55 @@ _COPIES: Final[Mapping[int, CallRole]] = {
 
 
 class IterationTimes(NamedTuple):
-    """Of ``struct iteration_record`` what is not who."""
+    """Start and end of an iteration."""
 
     start_ktime_ns: int
     end_ktime_ns: int
 
 
 def limit_period_maps(bpf: BpfObject, *, are_wanted: bool) -> None:
-    """Have periods take no memory if no steps are looked for; before ``load``."""
+    """Allocate no memory for detectors if steps are not wanted; before ``load``."""
     if not are_wanted:
         bpf.set_max_entries("step_detectors", 1)
         bpf.set_max_entries("detector_calls", 1)
 
 
 class PeriodMemory(ABC):
-    """StepDetectors in memory that both sides write into, by index."""
+    """Step detectors by index, in memory that both sides write."""
 
     @abstractmethod
     def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
-        """Return what is at an offset of ``struct step_detector``."""
+        """Return bytes at an offset of ``struct step_detector``."""
 
     @abstractmethod
     def _write(self, index: int, offset: int, data: bytes) -> None: ...
 
     @abstractmethod
     def _kept(self, index: int) -> bytes:
-        """Return ``struct detector_call`` of each call that is kept."""
+        """Return the kept calls as an array of ``struct detector_call``."""
 
     @abstractmethod
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield those that threads have, as (index, ``struct step_detector``)."""
+        """Yield the detectors that threads use, as (index, ``struct step_detector``)."""
 
     @abstractmethod
     def share_areas(self, wanting: Sequence[int]) -> None:
-        """Give areas to those that want one, and others to who comes next."""
+        """Assign areas for calls to these detectors, and spare ones to free detectors."""
 
     def holds(self, _index: int) -> bool:
-        """Whether there still is something to read and write at an index that was taken."""
+        """Whether the memory of a detector is still open."""
         return True
 
     def iterations(self, _index: int, *, is_last: bool = False) -> Sequence[IterationTimes]:  # noqa: ARG002
-        """Return the iterations that no record was sent of, since they were last asked for."""
+        """Return the iterations without records since the previous call."""
         return ()
 
     def detector(self, index: int) -> dict[str, Any]:
-        """Return ``struct step_detector``, as it is now."""
+        """Return the present ``struct step_detector``."""
         return wire.STEP_DETECTOR.named(self._read(index, 0, wire.STEP_DETECTOR.size))
 
     def calls(self, index: int) -> CallSequence:
-        """Return the calls that are kept."""
+        """Return the kept calls."""
         words = array("Q", self._kept(index))
         roles: dict[int, CallRole] = {}
         symbols = array("H")
@@ -100,7 +100,7 @@ class PeriodMemory(ABC):
         return CallSequence(symbols, words[::2], gaps_ns, roles)
 
     def follow(self, index: int, period: Period) -> None:
-        """Have the iterations of a period reported; the one that goes on is also one of it."""
+        """Set the period whose iterations to report, including the current one."""
         self._write(index, _MASKS[0], _LONG.pack(0))
         patterns = (
             pattern
@@ -110,24 +110,24 @@ class PeriodMemory(ABC):
         self._write(index, _STARTS, _PATTERNS.pack(*patterns))
         self._set(index, "start_calls", period.start_calls)
         self._set(index, "folds", int(period.folds))
-        # The first one last: it says that all others are there.
+        # The start mask last: it activates the others.
         for mask, calls in zip(_MASKS[::-1], (period.end_calls, period.start_calls), strict=True):
             self._write(index, mask, _LONG.pack((1 << _SYMBOL_BITS * calls) - 1))
 
     def stop(self, index: int) -> None:
-        """Have no iterations reported, nor later the one that goes on."""
+        """Stop reporting iterations, including the current one."""
         self._write(index, _MASKS[0], _LONG.pack(0))
         self._write(index, _IS_OVER, b"\0")
         self._write(index, _START_KTIME_NS, _LONG.pack(0))
 
     def free(self, index: int) -> None:
-        """Let another thread have a period whose thread has ended, with its area."""
+        """Release the detector of a thread that has ended, with its area."""
         area, tid = self._get(index, "area"), self._get(index, "tid")
         self._write(index, 0, wire.STEP_DETECTOR.build(area=area, tid=tid))
         self._set(index, "tid", 0)
 
     def take_area(self, index: int) -> None:
-        """Keep no calls any more."""
+        """Stop keeping calls."""
         self._set(index, "area", 0)
 
     def _give(self, index: int, area: int) -> None:
@@ -145,9 +145,9 @@ class PeriodMemory(ABC):
 
 class PeriodMaps(PeriodMemory):
     """
-    The kernel side's periods; mapped, as both sides write into them.
+    The kernel side's detectors, mapped because both sides write them.
 
-    A thread takes the first one that is free, and its calls are kept if that has an area.
+    A thread takes the first free detector, and its calls are kept if that has an area.
     """
 
     def __init__(self, bpf: BpfObject) -> None:
@@ -160,18 +160,18 @@ class PeriodMaps(PeriodMemory):
         self.share_areas(())
 
     def close(self) -> None:
-        """Unmap them."""
+        """Unmap the detectors."""
         self._detectors.close()
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield those that threads have, as (index, ``struct step_detector``)."""
-        # Who takes one says at last which process it is of.
+        """Yield the detectors that threads use, as (index, ``struct step_detector``)."""
+        # A thread that takes one writes the pid last.
         for index, (tid, pid) in enumerate(zip(self._all("tid"), self._all("pid"), strict=True)):
             if tid and pid:
                 yield index, self.detector(index)
 
     def share_areas(self, wanting: Sequence[int]) -> None:
-        """Give areas to those that want one, and others to who comes next."""
+        """Assign areas for calls to these detectors, and spare ones to free detectors."""
         areas = self._all("area")
         free = sorted(self._areas - set(areas), reverse=True)
         if not (free or wanting):
@@ -192,7 +192,7 @@ class PeriodMaps(PeriodMemory):
                 self._give(index, free.pop())
 
     def _all(self, name: str) -> list[int]:
-        """Return a number of each of them."""
+        # One field of all detectors.
         with memoryview(self._detectors) as whole, whole[: self._size_bytes] as detectors:
             return [number for (number,) in _COLUMNS[name].iter_unpack(detectors)]
 
@@ -208,7 +208,7 @@ class PeriodMaps(PeriodMemory):
         area, kept = self._get(index, "area"), self._get(index, "kept")
         if not area:
             return b""
-        # All of them are 4 MB of our memory for as long as they are mapped, and are read now and then.
+        # All areas would be 4 MB of our memory while they are mapped, and are read rarely.
         at = (area - 1) * _AREA_BYTES
         with mmap.mmap(
             self._calls_fd, _AREA_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=at

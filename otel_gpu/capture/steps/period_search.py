@@ -1,16 +1,16 @@
 """
-Finds the period of a thread in its calls.
+Searches the period of a thread's calls.
 
-A thread that trains or serves makes the same calls in every step; there may be several kinds of
-steps, and other calls between two of them. So its calls are cut where host and device meet: after
-a wait, or before a copy to the device. A cut is good if few different words come out of it, and
-if that is no chance: the same calls in any order say how few there would be then.
+A thread that trains or serves makes the same calls in every step. There can be several kinds of steps, and
+other calls between steps. So the calls are divided where host and device synchronize: after a wait, or
+before a copy to the device. The parts are called words. A division is good if it has few different words,
+and clearly fewer than the same calls in random order.
 
-Where in a iteration a step begins is not in that. It is where other calls come between, where the
-host takes its time, and where a wait ends or a copy begins.
+A division does not show where in an iteration the step begins. We take the place where other calls come in
+between, where the host spends time, and where a wait ends or a copy begins.
 
-The same calls may be steps of many equal layers, or many equal steps between two evaluations.
-Nothing in them tells which; so what meets the device again and again is rather a step.
+The same calls can be one step of many equal layers, or many equal steps between two evaluations. The calls
+do not show which. The unit that synchronizes with the device repeatedly is taken as the step.
 """
 
 import enum
@@ -32,22 +32,22 @@ from otel_gpu.capture.steps.period import (
 )
 
 LEAST_STEPS: Final = 8
-"""Of a period, before it is one."""
+"""The fewest steps of a period."""
 
 MOST_PATTERNS: Final = 4
-"""Of calls by which steps begin, or end."""
+"""The most patterns of calls by which steps begin, or end."""
 
 LEAST_CONFIDENCE_PERCENT: Final = 60
 
 _PRIME, _BASE = (1 << 61) - 1, 0x5BD1E9959D1F
-_LEAST_SHARE = 0.8  # of the words, that are known ones
-_LEAST_ADVANTAGE = 0.2  # of the calls in their order over any order
+_LEAST_SHARE = 0.8  # of known words among all
+_LEAST_ADVANTAGE = 0.2  # of the real order over a random order
 _ALMOST_ALL = 0.95
-_FEWEST = 3  # of a word
+_FEWEST = 3  # occurrences of a word
 _MOST_WORDS = 6
-_PARTS, _LONGER = 4, 1.5  # of a step, that are rather no steps themselves
+_PARTS, _LONGER = 4, 1.5  # a unit of at most this many parts, this much longer, is the step
 _ROTATIONS, _SAMPLES = 6, 15
-# How much it says about where steps begin that others come between: at most, and by their share.
+# Weight of calls between steps in choosing the start: the maximum, and per share.
 _COME_BETWEEN, _MISSING = 2.0, 30.0
 _SHUFFLED, _SHUFFLES = 4_096, 3
 _WITHOUT_MEETINGS = 0.75
@@ -57,7 +57,7 @@ _MEETING = {*_ENDING, CallRole.TO_DEVICE}
 
 
 class Reason(enum.StrEnum):
-    """Why no period is known."""
+    """Why no period was found."""
 
     FEW_CALLS = "few_calls"
     NO_ITERATIONS = "no_iterations"
@@ -67,11 +67,11 @@ class Reason(enum.StrEnum):
 
 
 def find_period(calls: CallSequence) -> Period | Reason:
-    """Return the period of a thread, or why none is known."""
+    """Return the period of a thread, or why there is none."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS
     if not any(calls.roles[symbol] is CallRole.LAUNCH for symbol in set(calls.symbols)):
-        # A step launches something; of many calls it takes megabytes to find out that none does.
+        # A step launches something. Checked first, because the search takes megabytes.
         return Reason.NO_ITERATIONS
     plain = _find(calls, calls.symbols, folds=False)
     if isinstance(plain, Period):
@@ -84,11 +84,11 @@ def find_period(calls: CallSequence) -> Period | Reason:
 
 
 class _Text:
-    """Calls, any stretch of which is compared with any other at once."""
+    # Calls; any two segments are compared in constant time, by rolling hashes.
 
     def __init__(self, symbols: Sequence[int], roles: Mapping[int, CallRole]) -> None:
         self.symbols, self.roles = symbols, roles
-        # Lists of so many numbers would be eight times as large, and leave their room scattered.
+        # Arrays: lists would take eight times the memory and fragment it.
         self._sums = array(
             "Q", accumulate(symbols, lambda sum_, one: (sum_ * _BASE + one) % _PRIME, initial=0)
         )
@@ -105,25 +105,25 @@ class _Text:
         return self._launches[end] > self._launches[first]
 
     def places(self) -> dict[int, list[int]]:
-        """Return where each call is that is made often enough to cut at."""
+        """Return the positions of each call that is frequent enough to divide at."""
         places: dict[int, list[int]] = {}
         for at, symbol in enumerate(self.symbols):
             places.setdefault(symbol, []).append(at)
         return {symbol: found for symbol, found in places.items() if len(found) > LEAST_STEPS}
 
     def cuts(self, symbol: int, places: Iterable[int]) -> list[int]:
-        """Return where to cut at a call: after it, if it waits for the device, or before it."""
+        """Return the cuts at a call: after it if it waits for the device, else before it."""
         after = int(self.roles[symbol] in _ENDING)
         return [at + after for at in places]
 
 
 class _Division(NamedTuple):
     """
-    Calls, cut into words.
+    Calls, divided into words.
 
-    ``symbol`` is where they are cut. ``steps`` are the (first, end) of known words, ``words`` how
-    many there are of each, ``examples`` one of each; ``share`` is that of known words among all
-    since the first known one. ``parts`` of the steps have something before or after them.
+    ``symbol``: the call at which they are divided. ``steps``: (first, end) of known words. ``words``: their
+    counts. ``examples``: one of each. ``share``: of known words among all since the first known one.
+    ``parts``: how many steps have other calls before or after them.
     """
 
     symbol: int
@@ -139,7 +139,7 @@ class _Division(NamedTuple):
         return self.share * (1 - self.parts / len(self.steps)) if self.steps else 0.0
 
     def is_good(self, least_share: float) -> bool:
-        # What comes between most steps is rather a part of them.
+        # Calls between most of the steps are a part of the steps.
         return (
             self.share >= least_share
             and len(self.steps) >= LEAST_STEPS
@@ -152,14 +152,14 @@ class _Division(NamedTuple):
 
 
 def _divide(text: _Text, symbol: int, cuts: Sequence[int]) -> _Division:
-    pieces = list(pairwise(cuts))
-    words = [text.word(first, end) for first, end in pieces]
-    examples = dict(zip(words, pieces, strict=True))
+    segments = list(pairwise(cuts))
+    words = [text.word(first, end) for first, end in segments]
+    examples = dict(zip(words, segments, strict=True))
     frequent = Counter(words).most_common(_MOST_WORDS)
     known = {
         word for word, count in frequent if count >= _FEWEST and text.has_launch(*examples[word])
     }
-    # What is made only before or after the most frequent word is not of the same loop.
+    # Words that occur only before or after the most frequent word are not from the same loop.
     if known:
         places = {word: at for at, word in enumerate(words)}
         first_places = {word: -at for at, word in enumerate(reversed(words), 1 - len(words))}
@@ -169,31 +169,31 @@ def _divide(text: _Text, symbol: int, cuts: Sequence[int]) -> _Division:
             for word in known
             if places[word] >= first_places[main] and first_places[word] <= places[main]
         }
-    # What is another word with something before or after it is that word.
+    # A word that consists of another word and more calls is not a word of its own.
     for word, _ in reversed(frequent):
         if word in known and _part(text, examples[word], known - {word}, examples):
             known.remove(word)
     steps: list[tuple[int, int]] = []
     began = parts = 0
-    for index, (word, piece) in enumerate(zip(words, pieces, strict=True)):
-        step = piece if word in known else _part(text, piece, known, examples)
+    for index, (word, segment) in enumerate(zip(words, segments, strict=True)):
+        step = segment if word in known else _part(text, segment, known, examples)
         if step:
             began = began if steps else index
             steps.append(step)
-            parts += step != piece
+            parts += step != segment
     counts = Counter(text.word(first, end) for first, end in steps)
-    share = len(steps) / (len(pieces) - began) if steps else 0.0
+    share = len(steps) / (len(segments) - began) if steps else 0.0
     return _Division(symbol, cuts, steps, counts, examples, share, parts)
 
 
 def _part(
     text: _Text,
-    piece: tuple[int, int],
+    segment: tuple[int, int],
     known: Collection[int],
     examples: Mapping[int, tuple[int, int]],
 ) -> tuple[int, int] | None:
-    """Return the longest known word that calls end or begin with; None: they do not."""
-    first, end = piece
+    # The longest known word at the end or the start of a segment.
+    first, end = segment
     found = None
     longest = 0
     for word in known:
@@ -226,7 +226,7 @@ def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Perio
         turns = iterations_of(period, calls.symbols)
         found = {turn[:2] for turn in turns if earliest <= turn.first <= latest}
         alike = len(found & expected) / len(expected)
-        # Others may be steps that are unlike the others.
+        # The period can find further steps of another kind.
         if alike >= _ALMOST_ALL and len(found) * _LEAST_SHARE <= len(expected):
             certainty *= alike * (1 - 1 / len(expected))
             percent = min(99, round(100 * certainty))
@@ -236,7 +236,7 @@ def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Perio
 
 
 def _where_they_meet(text: _Text) -> _Division | None:
-    """Return the best way to cut where host and device meet."""
+    # The best division at calls that synchronize host and device.
     divisions = (
         _divide(text, symbol, text.cuts(symbol, places))
         for symbol, places in text.places().items()
@@ -248,7 +248,7 @@ def _where_they_meet(text: _Text) -> _Division | None:
     most = max(len(division.steps) for division in found)
     often = [division for division in found if len(division.steps) >= _ALMOST_ALL * most]
     best = min(often, key=lambda division: (len(division.words), -division.share))
-    # What always comes in the same few parts is one step.
+    # A unit that always consists of the same few parts is one step.
     wholes = (
         whole
         for whole in found
@@ -262,7 +262,7 @@ def _where_they_meet(text: _Text) -> _Division | None:
 
 
 def _of_launches(text: _Text) -> _Division | None:
-    """Return the best way to cut calls that do not wait: a single word has to come out of it."""
+    # The best division at other calls, which must have a single word.
     divisions = (_divide(text, symbol, places) for symbol, places in text.places().items())
     alike = (
         division
@@ -275,7 +275,7 @@ def _of_launches(text: _Text) -> _Division | None:
 def _share_by_chance(
     symbols: Sequence[int], roles: Mapping[int, CallRole], symbol: int, *, folds: bool
 ) -> float:
-    """Return the share of whole known words if the latest of these calls came in any order."""
+    # The share of whole known words after the latest calls were shuffled.
     shuffler = random.Random(0)  # noqa: S311 -- the same each time
     order, shares = list(symbols[-_SHUFFLED:]), []
     for _ in range(_SHUFFLES):
@@ -288,7 +288,7 @@ def _share_by_chance(
 
 
 def _rotated(text: _Text, gaps_ns: Sequence[int], division: _Division) -> _Division:
-    """Return the same steps, from where in the iteration they begin."""
+    # The same steps, moved to where in the iteration they begin.
     symbols, roles = text.symbols, text.roles
     main = max(division.words, key=division.words.__getitem__)
     begins = [at for at, end in division.steps if text.word(at, end) == main][-_SAMPLES:]
@@ -313,7 +313,7 @@ def _rotated(text: _Text, gaps_ns: Sequence[int], division: _Division) -> _Divis
     most = max(len(rotation.steps) for rotation in rotations)
 
     def fitting(at: int) -> float:
-        # One more or less is where all of the calls begin and end. More is where others come between.
+        # One step more or less is due to the ends of the sequence. More are due to calls between steps.
         missing = max(0, most - len(rotations[at].steps) - 1) / most
         return inviting(likely[at]) - min(_COME_BETWEEN, _MISSING * missing)
 
@@ -325,7 +325,7 @@ def _moved(cuts: Sequence[int], shift: int, calls: int) -> list[int]:
 
 
 def _shifts(symbols: Sequence[int], division: _Division, main: int) -> range:
-    """Return by how much all cuts may move without making more words."""
+    # By how much all cuts can move without more words.
     if len(division.words) == 1:
         first, end = division.examples[main]
         return range(end - first)
@@ -334,12 +334,12 @@ def _shifts(symbols: Sequence[int], division: _Division, main: int) -> range:
 
 
 def _alike(words: Iterable[Sequence[int]]) -> int:
-    """Return with how many same calls all of the words begin."""
+    # How many calls all words have in common at the start.
     return next((at for at, ones in enumerate(zip(*words, strict=False)) if len(set(ones)) > 1), 0)
 
 
 def _by_edges(calls: CallSequence, division: _Division, *, folds: bool) -> Iterator[Period]:
-    """Yield how steps may be told by their first and last calls; by few of them first."""
+    # Periods by the first and last calls of steps, with the fewest calls first.
     steps = [calls.symbols[slice(*division.examples[word])] for word in division.words]
     lengths = [len(step) for step in steps]
     for length in range(1, min(HISTORY_CALLS, *lengths) + 1):
