@@ -28,7 +28,7 @@ AVOIDED_INSIDE = (
     *("held back", "gives up", "given up", "lets go", "let go", "given back", "blame", "blames"),
     *("piece", "pieces", "is no", "are no", "that is no", "that are no", "door", "doors"),
 )
-# Parts of identifiers, between underscores.
+# Parts of identifiers, between underscores. A slot stays: of an array in shared memory, it is the field's word.
 AVOIDED_NAMES = frozenset(
     {
         *(
@@ -67,7 +67,7 @@ AVOIDED_NAMES = frozenset(
         ),
         *("referents", "arrivals", "introductions", "surroundings", "leftovers", "withheld"),
         *("image", "images", "piece", "pieces", "said", "told", "whom", "whose", "noun", "nouns"),
-        *("room", "ways", "wishes", "slot", "slots"),
+        *("room", "ways", "wishes"),
     }
 )
 # What other projects call so: a container's image, pictures, functions of CPython, slots of a class.
@@ -75,10 +75,7 @@ KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image", "IMAGE_DECODING"})
 # Packages whose docstrings and comments, and whose names, are not plain yet. Both lists only shrink.
 PENDING_TEXTS = frozenset(
     {
-        *(
-            "capture",
-            "importers",
-        ),
+        *("importers",),
         *(
             "report",
             "wire",

@@ -93,7 +93,7 @@ class NvmlDevices(PollingThread):
         """
         Return the latest reading as the body of RECORD_DEVICES; None: nothing changed.
 
-        If a reading became late or is no longer late, the body contains only that.
+        If a reading became late or stopped being late, the body contains only that.
         """
         with self._lock:
             reading, self._reading = self._reading, None
