@@ -60,8 +60,8 @@ class Column(NamedTuple):
         meaning: Its meaning, also in ``schema_info``.
         unit: Unit of numbers that have one: ``ns``, ``bytes``.
         made_of: The SQL that computes it from other columns; such a column is not stored.
-        is_nullable: Whether it can be NULL; ``meaning`` says what that means.
-        clock: Of moments in nanoseconds.
+        is_nullable: Whether it can be NULL; ``meaning`` states what NULL means.
+        clock: The clock of times in nanoseconds; None: the column is not a time.
         refers_to: The table that has the key of this name or number; empty: none.
     """
 
