@@ -311,17 +311,17 @@ class Chaos(RuleBasedStateMachine):
     def check_counts(self, counted):
         # A process whose last reading failed, or was not understood, is short of that.
         is_short = self.injection.raised[READING] or self.injection.raised[DECODE]
-        alive = {(pid, self.kernel.image(pid)) for pid in self.kernel.alive()}
-        for image, made in self.kernel.made.items():
-            if image in alive or not is_short:
-                assert counted[image] == made, image
+        alive = {(pid, self.kernel.program_ktime_ns(pid)) for pid in self.kernel.alive()}
+        for program, made in self.kernel.made.items():
+            if program in alive or not is_short:
+                assert counted[program] == made, program
             else:
-                assert counted.get(image, 0) <= made
+                assert counted.get(program, 0) <= made
 
     def check_store(self, *, is_whole):
         with StoreReader(self.folder / "store.db") as reader:
             rows = reader.execute("SELECT pid, sum(calls) FROM v_counts GROUP BY pid").rows
-        made = {image[0]: count for image, count in self.kernel.made.items()}
+        made = {program[0]: count for program, count in self.kernel.made.items()}
         for pid, count in rows:
             assert count <= made[pid], "more than there was"
         if is_whole and not (self.injection.raised[READING] or self.injection.raised[DECODE]):
