@@ -46,7 +46,7 @@ SPAN_ID = ColumnKind("BLOB", 0, 16)
 
 
 class ColumnClock(StrEnum):
-    """What the moments of a column are counted from."""
+    """The clock of a column of times."""
 
     MONOTONIC = "CLOCK_MONOTONIC"
     UNIX = "CLOCK_REALTIME"

@@ -161,6 +161,8 @@ def test_many_ways_to_spend_time_are_bounded(writer, monkeypatch):
 def test_names_of_other_things_are_bounded(writer, asked, monkeypatch):
     """The latest are remembered; what is named again has another row."""
     monkeypatch.setattr(names, "MAX_NAMES", 29)
+    for known in writer._names._known.values():
+        known.limit = 29
     for number in range(211):
         api = Api(5_000 + number, f"cuNew{number}", wire.LAYER_DRIVER, wire.FAMILY_OTHER)
         made = call(TRAINER, "cudaMalloc", SECOND, MS, stack=call_stack(number))
