@@ -1,1 +1,1 @@
-"""What a capture adds up to, for people and for programs."""
+"""The report on a capture, for people and for programs."""

@@ -1,4 +1,4 @@
-"""Rows of the document, from what was counted: calls by API, memory, time off the CPU."""
+"""Rows of the document from counters: calls by API, memory, time off the CPU."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,18 +23,18 @@ from otel_gpu.wire.readings import Aggregate
 
 def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[ApiTotals]:
     """
-    Rows by total time, the longest first.
+    Return rows by total time, the longest first.
 
     Args:
         figures: Of processes.
-        middles_ns: Of the buckets of durations; empty: they are not known, and there are no rows.
+        middles_ns: Middles of the duration buckets; empty: unknown, and no rows are returned.
     """
     rows = [row for one in figures for row in _api_rows(one, middles_ns)] if middles_ns else []
     return sorted(rows, key=lambda row: (-row.sum_ns, row.process.pid, row.api))
 
 
 def event_time_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> Iterator[EventTime]:
-    """Yield rows by process and device; none where ``middles_ns`` is empty, as for calls."""
+    """Yield rows by process and device; none if ``middles_ns`` is empty, as for calls."""
     for one in figures if middles_ns else ():
         for series in sorted(one.elapsed_times, key=lambda series: series.key.device):
             if series.aggregate.counted:
@@ -44,14 +44,14 @@ def event_time_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> 
 
 
 def balances(figures: Iterable[Figures]) -> Iterator[Balance]:
-    """Yield allocations against frees, per process that made any."""
+    """Yield allocations against frees, for each process that made any."""
     for one in figures:
         if taken := balance_calls(one.series):
             yield Balance(one.process, *sum_taken(taken.values()))
 
 
 def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:
-    """Rows of threads that feed a GPU first, then by time."""
+    """Return rows of launching threads first, then by time."""
     rows = [
         OffCpu(
             process=one.process,

@@ -1,8 +1,8 @@
 """
-The tree of causes: the one walk over it, and what is read from its branches.
+The tree of causes: the walk over it, and functions that read its branches.
 
-A cause has causes of its own where the thread that ended a wait was itself kept waiting; their
-times are parts of its time.
+A cause has causes of its own if the thread that ended a wait had to wait itself; their times are
+parts of its time.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from otel_gpu.report.document import (
 )
 from otel_gpu.report.wording.formats import describe_place
 
-# Where these were is said of the effect itself.
+# Evidence of these kinds has the stack of the effect itself.
 _KINDS_OF_EFFECTS = frozenset({EvidenceKind.CALL, EvidenceKind.GAP})
 _LEADING_SHARE = 0.5
 
@@ -37,8 +37,8 @@ class CauseStep(NamedTuple):
     """
     One cause on the walk.
 
-    ``thread`` is whose time it was, None for the effect's own; ``depth`` is how many threads
-    were followed to find it.
+    ``thread`` is the thread whose time it was, None for the effect's own; ``depth`` counts the
+    threads that were followed to find it.
     """
 
     cause: Cause
@@ -54,13 +54,13 @@ def walk(
     depth: int = 0,
 ) -> Iterator[CauseStep]:
     """
-    Yield each cause, and after it the causes that it has itself.
+    Yield each cause, followed by its own causes.
 
     Args:
-        causes: Where to begin.
-        most: No more causes than this of an effect, and of each cause; None: all.
-        thread: Whose time the first of them are.
-        depth: How many threads were followed to find them.
+        causes: The roots.
+        most: Limit of causes of an effect, and of each cause; None: all.
+        thread: The thread whose time the roots are.
+        depth: Threads that were followed to the roots.
     """
     for cause in causes[:most]:
         yield CauseStep(cause, thread, depth)
@@ -69,13 +69,13 @@ def walk(
 
 def write_tree(causes: Sequence[Cause], write: Callable[[CauseStep, list[T]], T]) -> list[T]:
     """
-    Write causes from the leaves on: for faces whose form is a tree as well.
+    Write causes from the leaves to the roots, for renderers with a tree as output.
 
     Args:
-        causes: What to write.
-        write: Makes the form of one cause of it and of the forms of its own causes.
+        causes: The roots.
+        write: Makes the form of a cause from the cause and the forms of its own causes.
     """
-    # Read backwards, what is deeper and stands behind a cause is its own.
+    # In reverse order, the causes of a cause come directly before it, one level deeper.
     written: dict[int, list[T]] = {}
     for step in reversed(list(walk(causes))):
         inner = written.pop(step.depth + 1, [])
@@ -84,7 +84,7 @@ def write_tree(causes: Sequence[Cause], write: Callable[[CauseStep, list[T]], T]
 
 
 class Interval(NamedTuple):
-    """Evidence, and the step on the walk that rests on it."""
+    """Evidence, with the step of the walk that it belongs to."""
 
     evidence: Evidence
     cause: Cause
@@ -93,17 +93,17 @@ class Interval(NamedTuple):
 
     @property
     def length_ns(self) -> int:
-        """How long it was; a clock may have stepped."""
+        """Its length; a clock can have been set back."""
         return max(0, self.evidence.end_unix_ns - self.evidence.start_unix_ns)
 
     @property
     def stack(self) -> CallStack | None:
-        """Where in its program the thread was, unless that is said of the effect already."""
+        """The thread's stack; None if it is that of the effect itself."""
         return None if self.evidence.kind in _KINDS_OF_EFFECTS else self.evidence.stack
 
 
 def find_intervals(chain: Chain) -> list[Interval]:
-    """Return the intervals that the causes of an effect rest on, each once."""
+    """Return the intervals of evidence of an effect's causes, each once."""
     found: dict[str, Interval] = {}
     for step in walk(chain.causes):
         for evidence in step.cause.evidence:
@@ -112,19 +112,21 @@ def find_intervals(chain: Chain) -> list[Interval]:
 
 
 def longest_first(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals by their length; of equals the earlier one first."""
+    """Return intervals by length; of equals the earlier one first."""
     return sorted(
         intervals, key=lambda one: (-one.length_ns, one.evidence.start_unix_ns, one.evidence.id)
     )
 
 
 def in_order_of_time(interval: Interval) -> tuple[int, int, str]:
-    """Sort key: of what begins together, the effect's own thread first."""
+    """Sort key: by start; of equals, the effect's own thread first."""
     return interval.evidence.start_unix_ns, interval.depth, interval.evidence.id
 
 
 def path_of(cause: Cause) -> tuple[Cause, ...]:
-    """A cause, then what most of it was due to, as long as one thing was."""
+    """
+    Return a cause, then its main cause, and so on, while one cause accounts for half of the time.
+    """
     path = [cause]
     while cause.via:
         most = max(cause.via, key=lambda other: other.time_ns)
@@ -136,7 +138,7 @@ def path_of(cause: Cause) -> tuple[Cause, ...]:
 
 
 def worst_of(chains: Iterable[Chain]) -> Chain | None:
-    """The chain that lost most, of those that are worst."""
+    """Return the chain that lost most, of those with the worst severity."""
     return min(
         chains,
         key=lambda chain: (rank_of(chain.severity), -chain.effect.excess_ns, chain.id),
@@ -145,13 +147,15 @@ def worst_of(chains: Iterable[Chain]) -> Chain | None:
 
 
 def shown_of(incident: Incident) -> Chain | None:
-    """What shows an incident: its best example, else its worst effect; failures took no time."""
+    """Return an incident's best example, else its worst effect; failures took no time."""
     lasting = [chain for chain in incident.chains if not chain.is_failure]
     return next(iter(incident.examples), None) or worst_of(lasting)
 
 
 def worst_effect(document: Document) -> Chain | None:
-    """The call or gap to look at first: of the worst incident that has one, else the worst of all."""
+    """
+    Return the call or gap to show first: of the worst incident that has one, else the worst of all.
+    """
     shown = filter(None, map(shown_of, document.incidents))
     # A request that failed took no time.
     lasting = (chain for chain in document.chains if chain.failure is None)
@@ -159,18 +163,18 @@ def worst_effect(document: Document) -> Chain | None:
 
 
 def is_hosts_fault(kind: str) -> bool:
-    """Whether somebody on the host is at fault for a kind of cause, and not the device."""
+    """Return whether a cause of this kind lies on the host, not on the device."""
     rule = RULE_BY_KIND.get(kind)
     return rule is not None and rule.fault != FaultSide.NONE
 
 
 def rank_of(severity: Severity) -> int:
-    """How far a severity is from the worst; what is none is behind all."""
+    """Return a severity's distance from the worst; unknown ones come last."""
     return SEVERITY_RANK.get(severity, len(SEVERITY_RANK))
 
 
 def ranked_places(incident: Incident) -> list[tuple[Frame, int]]:
-    """Return where the effects of an incident were, or else waited, and how many at each."""
+    """Return the code locations of an incident's effects, else of their waits, with counts."""
     stacks = [chain.effect.stack or _waited_at(chain.causes) for chain in incident.chains]
     if not stacks:
         stacks = [_waited_at(incident.causes)]
@@ -182,7 +186,7 @@ def ranked_places(incident: Incident) -> list[tuple[Frame, int]]:
 
 
 def was_cpu_idle(cause: Cause) -> bool:
-    """Whether no thread had the CPU for most of what was measured."""
+    """Return whether no thread had the CPU for most of the measured time."""
     idle_ns = busy_ns = 0
     for evidence in cause.evidence:
         length_ns = max(0, evidence.end_unix_ns - evidence.start_unix_ns)

@@ -1,4 +1,4 @@
-"""Collects the document: activities in, everything that a reader can learn out."""
+"""Collects the document from activities."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,20 +68,20 @@ from otel_gpu.wire.memory import MemorySnapshot
 MAX_REPLACED = 16_384
 _SIGNAL_OF_EXIT = 0x7F
 MODES = frozenset({"totals", "large", "all"})
-"""Of ``options.MemoryConfig.blocks``, those with which anything is followed."""
+"""The values of ``options.MemoryConfig.blocks`` with which blocks are followed."""
 
 
 class Collector:
     """
-    Watches activities in order, and makes a report of a window of them.
+    Makes a report of a window from activities in order.
 
-    The explainer sees everything, so that what was normal before the window is known
-    in it; only what touches the window is reported. Memory is bounded, and what did
-    not fit is said in the report's notes.
+    The explainer gets all activities, so that it knows the usual times before the window; the
+    report has only what overlaps the window. Memory is bounded, and the report's notes count what
+    did not fit.
 
     Args:
         explainer: Makes chains of activities.
-        window: What the report is about.
+        window: The reported time.
         pids: Report only these processes; empty: all.
         rejected: Records that could not be decoded, by reason; read at the end.
     """
@@ -99,34 +99,34 @@ class Collector:
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
         self._extent = CaptureExtent()
-        self._slots = TimeBuckets(self._extent, window)
+        self._buckets = TimeBuckets(self._extent, window)
         self._allocations = Allocations()
-        self._ledger = CaptureState(window, follow=self._follow)
-        self._crowd = OtherProcesses(self._ledger, self._slots)
+        self._state = CaptureState(window, follow=self._follow)
+        self._others = OtherProcesses(self._state, self._buckets)
         self._agent = AgentReadings()
         self._pressure = PressureState(window)
         self._places = CodeLocations(explainer.settings.max_processes)
         self._names = ThreadNames()
-        # Of a part of the capture, incidents are made again.
+        # For a part of the capture, incidents are computed again.
         self._is_part = window != Window() or bool(pids)
         explainer.examples.window = window
         self._incidents = Incidents(explainer.settings, find_examples=explainer.examples.find)
         self._chains = ChainRows()
-        self._images: dict[ProcessKey, Program] = {}
-        # In the order in which another program took their place.
+        self._programs: dict[ProcessKey, Program] = {}
+        # In the order in which another program replaced them.
         self._replaced: Fifo[ProcessKey, None] = Fifo(MAX_REPLACED)
         self._deaths: dict[ProcessKey, str] = {}
         self._failed_symbols: dict[str, int] = {}
         self._memory: dict[int, MemorySnapshot] = {}
-        # What the explainer keeps is of the whole stream.
+        # The explainer's states cover the whole stream.
         self._blocks = explainer.blocks
         self._communicators = explainer.communicators
         self._block_mode: str | None = None
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
         self._devices = DeviceRows()
-        self._nobodys_faults = UnattributedFaults(window)
+        self._unattributed_faults = UnattributedFaults(window)
         self._steps = ThreadSteps(window)
-        self._ways: dict[type, Callable[[Any], object]] = {
+        self._handlers: dict[type, Callable[[Any], object]] = {
             CaptureActivity: self._observe_capture,
             ExitActivity: self._observe_exit,
             PressureActivity: self._pressure.observe,
@@ -134,49 +134,51 @@ class Collector:
             StepActivity: self._steps.observe,
         }
         if not pids:
-            self._ways |= {
+            self._handlers |= {
                 DeviceTraceActivity: lambda activity: self._devices.add(activity.trace),
                 MemoryActivity: self._observe_memory,
             }
         if window != Window():
             self._blocks, self._communicators = AllocatorState(window), CommunicatorStates(window)
-            self._ways |= dict.fromkeys((BlocksActivity, OutOfMemoryActivity), self._blocks.observe)
-            self._ways[CommunicatorActivity] = self._communicators.observe
+            self._handlers |= dict.fromkeys(
+                (BlocksActivity, OutOfMemoryActivity), self._blocks.observe
+            )
+            self._handlers[CommunicatorActivity] = self._communicators.observe
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         self._extent.observe(activity)
-        self._ledger.observe(activity)
+        self._state.observe(activity)
         self._agent.observe(activity)
         self._names.observe(activity)
-        self._nobodys_faults.observe(activity)
+        self._unattributed_faults.observe(activity)
         end_unix_ns = END_OF[type(activity)](activity)
         if self._window.overlaps(end_unix_ns, end_unix_ns):
             self._places.observe(activity)
-        way = self._ways.get(type(activity))
-        if way is not None:
-            way(activity)
+        handler = self._handlers.get(type(activity))
+        if handler is not None:
+            handler(activity)
         self._take(self._explainer.push(activity))
 
     def _follow(self, growth: SeriesDelta) -> None:
-        self._slots.follow(growth)
+        self._buckets.follow(growth)
         self._allocations.origin_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
-        self._allocations.follow(growth, self._ledger.middles_ns)
+        self._allocations.follow(growth, self._state.middles_ns)
 
     def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
         """
-        Make the document; to be called once, at the end.
+        Make the document; call it once, at the end.
 
         Args:
-            source: What was explained.
-            notes: What else the reader is to know.
+            source: The name of the source.
+            notes: Further notes.
         """
         self._take(self._explainer.close())
         if not self._pids:
-            self._crowd.close(self._images.keys())
+            self._others.close(self._programs.keys())
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
-        found = self._ledger.figures()
+        found = self._state.figures()
         incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
         chosen = [one for one in found.values() if self._chooses(one.process)]
         self._names.learn_programs(one.process for one in found.values())
@@ -192,47 +194,49 @@ class Collector:
                 lags=lags,
             )
         ]
-        feeders = {key_of(verdict.process) for verdict in verdicts}
-        # Images that only went on to run another program, as forks do.
-        passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()
+        launching = {key_of(verdict.process) for verdict in verdicts}
+        # Programs that only executed another program, as forks do.
+        transient = (
+            self._replaced.keys() - launching - self._state.callers() - self._programs.keys()
+        )
         for one in chosen:
             key = key_of(one.process)
-            if one.series or key in feeders:
-                self._images[key] = one.process
-        images = {
-            key: image
-            for key, image in sorted(self._images.items(), key=_process_order)
-            if key not in passing
+            if one.series or key in launching:
+                self._programs[key] = one.process
+        programs = {
+            key: program
+            for key, program in sorted(self._programs.items(), key=_process_order)
+            if key not in transient
         }
         memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
         devices, advice, device_notes = self._devices.finish()
         communicators, communicator_notes = communicator_rows(
             self._communicators, end_unix_ns, self._pids
         )
-        apis = api_rows(chosen, self._ledger.middles_ns)
+        apis = api_rows(chosen, self._state.middles_ns)
         document = Document(
             source=source,
             window=Window(start_unix_ns, end_unix_ns),
-            processes=tuple(processes_of(images.values(), verdicts, self._names.find)),
+            processes=tuple(processes_of(programs.values(), verdicts, self._names.find)),
             apis=tuple(apis),
             balances=tuple(balances(chosen)),
             incidents=incidents,
             chains=self._chains.rows(),
-            blames=self._chains.blames(),
+            culprit_times=self._chains.culprit_times(),
             off_cpu=tuple(
-                off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)
+                off_cpu_rows(one for one in chosen if key_of(one.process) not in transient)
             ),
-            slots=tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
+            slots=tuple(self._buckets.rows(programs, end_unix_ns, self._interval_ns())),
             load=self._pressure.load(),
             losses=self._agent.losses(self._rejected),
             notes=(
                 *self._notes(found.values()),
                 *(
-                    f"{printable(image.service_name)} ({image.pid}) was ended by {self._deaths[key]}."
-                    for key, image in images.items()
+                    f"{printable(program.service_name)} ({program.pid}) was ended by {self._deaths[key]}."
+                    for key, program in programs.items()
                     if key in self._deaths
                 ),
-                *self._nobodys_faults.notes(),
+                *self._unattributed_faults.notes(),
                 *memory_notes,
                 *device_notes,
                 *communicator_notes,
@@ -241,17 +245,17 @@ class Collector:
             memory=memory,
             devices=devices,
             advice=advice,
-            event_times=tuple(event_time_rows(chosen, self._ledger.middles_ns)),
+            event_times=tuple(event_time_rows(chosen, self._state.middles_ns)),
             communicators=communicators,
             steps=step_rows(self._steps, self._chains.rows(), self._pids),
             uncovered=tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
         )
-        programs = {one.process.pid: program_of(one.process) for one in found.values()}
+        commands = {one.process.pid: program_of(one.process) for one in found.values()}
 
         def found_of(pid: int) -> str:
-            return "" if pid in programs else self._names.find(Who(pid)).comm
+            return "" if pid in commands else self._names.find(Who(pid)).comm
 
-        return with_one_name(document, lambda pid: programs.get(pid, ""), found_of)
+        return with_one_name(document, lambda pid: commands.get(pid, ""), found_of)
 
     def _memory_rows(
         self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
@@ -284,7 +288,7 @@ class Collector:
         self._block_mode = mode if isinstance(mode, str) and mode in MODES else None
 
     def _observe_memory(self, activity: MemoryActivity) -> None:
-        # What an allocator holds now takes the place of what it held.
+        # A newer snapshot replaces an older one.
         self._memory[activity.snapshot.device] = activity.snapshot
 
     def _observe_exit(self, activity: ExitActivity) -> None:
@@ -296,7 +300,7 @@ class Collector:
         if is_replaced:
             self._replaced[key_of(process)] = None
         if not self._pids or process.pid not in self._pids:
-            self._crowd.end(process, is_replaced=is_replaced, named=self._images.keys())
+            self._others.end(process, is_replaced=is_replaced, named=self._programs.keys())
 
     def _observe_probes(self, activity: ProbesActivity) -> None:
         if failed := activity.info.get("failed"):
@@ -308,7 +312,7 @@ class Collector:
     def _notes(self, figures: Iterable[Figures]) -> Iterator[str]:
         return write_notes(
             [series.aggregate for one in figures for series in one.calls],
-            self._ledger,
+            self._state,
             self._agent,
             failed_symbols=self._failed_symbols,
             chains_left_out=self._chains.left_out,
@@ -317,8 +321,8 @@ class Collector:
         )
 
     def _interval_ns(self) -> int:
-        """Return how long it was from one reading to the next, on average; 0 without any."""
-        return self._ledger.read_ns // max(1, self._ledger.readings)
+        """The average time between readings; 0 without any."""
+        return self._state.read_ns // max(1, self._state.readings)
 
     def _take(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -331,18 +335,21 @@ class Collector:
 
     def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
         effect = chain.effect
-        image = key_of(effect.process)
+        program = key_of(effect.process)
         if (failure := chain.failure) is not None:
-            failed = self._failures.setdefault((*image, failure.device), [])
+            failed = self._failures.setdefault((*program, failure.device), [])
             failed.append(failure)
             del failed[:-MAX_FAILURES]
         if effect.process is not SNAPSHOT_PROGRAM:
-            self._images.setdefault(image, effect.process)
+            self._programs.setdefault(program, effect.process)
         if self._is_part:
             self._incidents.add(chain)
         totals = Totals(lost_ns=self._chains.add(chain))
-        self._slots.spread(
-            image=image, start_unix_ns=effect.start_unix_ns, end_unix_ns=end_unix_ns, totals=totals
+        self._buckets.spread(
+            program=program,
+            start_unix_ns=effect.start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            totals=totals,
         )
 
     def _all_incidents(
@@ -353,7 +360,7 @@ class Collector:
         else:
             self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
             self._incidents.close()
-            # What calls that allocate lose is found in stretches of the whole.
+            # Allocation churn is found only in the whole capture.
             churn = filter(self._is_churn, self._explainer.incidents())
             incidents = [*self._incidents.all(), *churn]
         return sorted(incidents, key=worst_first)
@@ -369,16 +376,16 @@ class Collector:
     def _find_chronic(
         self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int
     ) -> None:
-        # The readings before the window and after it, which are what was counted in it.
-        start_unix_ns = self._ledger.start_unix_ns or start_unix_ns
-        end_unix_ns = self._ledger.end_unix_ns or end_unix_ns
+        # The readings just outside of the window: counts cover the time between them.
+        start_unix_ns = self._state.start_unix_ns or start_unix_ns
+        end_unix_ns = self._state.end_unix_ns or end_unix_ns
         settings, resources = self._explainer.settings, resources_of(figures)
         lags = self._communicators.lags_by(end_unix_ns)
         around = {key_of(one.process): one for one in figures}
         for one in figures:
             if self._chooses(one.process):
-                # Nothing that happened in a capture lasts longer than it.
-                first_unix_ns, last_unix_ns = self._slots.captured(key_of(one.process))
+                # A finding lasts at most as long as its captures.
+                first_unix_ns, last_unix_ns = self._buckets.captured(key_of(one.process))
                 times = (
                     max(start_unix_ns, first_unix_ns or start_unix_ns),
                     min(end_unix_ns, last_unix_ns or end_unix_ns),

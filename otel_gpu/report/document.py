@@ -1,9 +1,9 @@
 """
-The document: what a capture adds up to, and the only thing that faces read.
+The document: all results of a capture, and the renderers' only input.
 
-All immutable. Times are nanoseconds. The fields are the keys of ``explain --json``, except
-that a process, a chain, an interval and a stack are here themselves where JSON has their id
-(see ``json_form``). What is not known about a window is said in the document's ``notes``.
+All types are immutable. Times are nanoseconds. The fields are the keys of ``explain --json``,
+except that processes, chains, intervals and stacks are objects here and ids in JSON (see
+``json_form``). ``notes`` state what is not known about the window.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,11 +108,11 @@ __all__ = [
 SCHEMA_VERSION = 2
 
 OTHER_PROCESSES_PID = 0
-"""Of what stands for many processes; no process has it."""
+"""The pid of merged processes; no process has it."""
 
 
 class Context(StrEnum):
-    """What a thread was doing about CUDA while it did not run."""
+    """A thread's CUDA context while it was off the CPU."""
 
     GAP = "gap"
     SYNCHRONIZE = "synchronize"
@@ -129,12 +129,12 @@ _CONTEXTS: Mapping[int, Context] = {
 
 
 def context_named(number: int) -> str:
-    """Return the context with an enumerator of the wire; its number where that is unknown."""
+    """Return the context of a wire number; the number itself if unknown."""
     return _CONTEXTS.get(number, str(number))
 
 
 def state_named(number: int) -> str:
-    """Return the thread state with an enumerator of the wire, or its number."""
+    """Return the thread state of a wire number; the number itself if unknown."""
     return THREAD_STATES.get(number, str(number))
 
 
@@ -142,10 +142,10 @@ class ProcessReport(NamedTuple):
     """
     One program under one pid, and what bounds it.
 
-    ``verdict`` is ``UNKNOWN``, and its figures are empty, where no time of its threads was
-    accounted for. ``places`` are its attributes that say where it runs: container and pod.
-    ``time_tree`` is where all the time of its threads that feed a GPU went; None: it has none.
-    ``lines`` is where the work was that the verdict is due to: its own, or that of whom it waited for.
+    ``verdict`` is ``UNKNOWN``, and its figures are empty, without times of its threads. ``places``
+    are its attributes of the container and pod. ``time_tree`` has all time of its launching
+    threads; None: it has none. ``lines`` are the code lines of the work behind the verdict: its
+    own, or that of the thread that it waited for.
     """
 
     process: Program
@@ -163,10 +163,9 @@ class ProcessReport(NamedTuple):
 
 class ApiTotals(NamedTuple):
     """
-    All calls of one API by one process image, also those inside other calls.
+    All calls of one API by one program, including those inside other calls.
 
-    Percentiles are read from the kernel's buckets; NaN where there are none. All else is
-    exact.
+    Percentiles are read from the kernel's buckets; NaN without buckets. All else is exact.
     """
 
     process: Program
@@ -183,10 +182,10 @@ class ApiTotals(NamedTuple):
 
 class EventTime(NamedTuple):
     """
-    Device time that one process measured itself, from one CUDA event to another.
+    Device time that one process measured itself, between CUDA events.
 
-    ``device`` is its number as the process counts; None: not known. What was measured may overlap. Percentiles
-    are read from the kernel's buckets; all else is exact.
+    ``device`` is the process's device index; None: not known. Measured intervals can overlap.
+    Percentiles are read from the kernel's buckets; all else is exact.
     """
 
     process: Program
@@ -199,7 +198,7 @@ class EventTime(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """Device memory that one process asked for and gave back, by successful calls."""
+    """Device memory that one process allocated and freed, by successful calls."""
 
     process: Program
     allocations: int
@@ -210,9 +209,9 @@ class Balance(NamedTuple):
 
 class OffCpu(NamedTuple):
     """
-    Time that threads of a process did not run, for one reason.
+    Time that threads of a process were off the CPU, for one reason.
 
-    ``reason`` of the run queue is ``PREEMPTED`` where a CPU was taken from them, else ``NONE``.
+    ``reason`` of the run queue is ``PREEMPTED`` if another thread took the CPU, else ``NONE``.
     """
 
     process: Program
@@ -224,7 +223,7 @@ class OffCpu(NamedTuple):
 
 
 class CulpritTime(NamedTuple):
-    """Time that one culprit cost the effects of one process, in one way."""
+    """Time that one culprit cost the effects of one process, by one kind of cause."""
 
     process: Program
     culprit: Culprit
@@ -234,9 +233,7 @@ class CulpritTime(NamedTuple):
 
 
 class TimeBucket(NamedTuple):
-    """
-    What happened in one stretch of the window that captures cover; ``process`` is None for all together.
-    """
+    """Sums of one interval of the window that captures cover; ``process`` None: of all together."""
 
     process: Program | None
     start_unix_ns: int
@@ -251,17 +248,18 @@ class TimeBucket(NamedTuple):
 
     @property
     def length_ns(self) -> int:
-        """How long it is; never nothing, so that it can be divided by."""
+        """Its length, at least 1, so that it can be a divisor."""
         return max(1, self.end_unix_ns - self.start_unix_ns)
 
 
 class Document(NamedTuple):
     """
-    Everything that a reader can learn of a window.
+    All results for a window.
 
-    ``incidents`` are in order of severity and lost time, ``chains`` by the start of their effects, ``apis``
-    by total time. ``slots`` holds rows for all processes together, then for each. ``uncovered`` are
-    the parts of the window that no capture covers, in order of time: nothing is known of them.
+    ``incidents`` are in order of severity and lost time, ``chains`` by the start of their effects,
+    ``apis`` by total time. ``slots`` has rows for all processes together, then for each.
+    ``uncovered`` are the parts of the window without a capture, in order of time: nothing is known
+    about them.
     """
 
     source: str
@@ -271,7 +269,7 @@ class Document(NamedTuple):
     balances: tuple[Balance, ...] = ()
     incidents: tuple[Incident, ...] = ()
     chains: tuple[Chain, ...] = ()
-    blames: tuple[CulpritTime, ...] = ()
+    culprit_times: tuple[CulpritTime, ...] = ()
     off_cpu: tuple[OffCpu, ...] = ()
     slots: tuple[TimeBucket, ...] = ()
     load: Load | None = None
@@ -287,57 +285,59 @@ class Document(NamedTuple):
 
     @property
     def start_unix_ns(self) -> int:
-        """When the window begins."""
+        """The start of the window."""
         return self.window.start_unix_ns or 0
 
     @property
     def end_unix_ns(self) -> int:
-        """When the window ends."""
+        """The end of the window."""
         return self.window.end_unix_ns or 0
 
     @property
     def length_ns(self) -> int:
-        """How long the window is."""
+        """The length of the window."""
         return self.end_unix_ns - self.start_unix_ns
 
     @property
-    def images(self) -> tuple[Program, ...]:
-        """Return the process images that it is about."""
+    def programs(self) -> tuple[Program, ...]:
+        """The programs of the report."""
         return tuple(process.process for process in self.processes)
 
     @property
     def examples(self) -> tuple[Chain, ...]:
-        """Return the calls and gaps that show incidents and are no effects, each once."""
+        """Examples of incidents that are not effects themselves, each once."""
         listed = {chain.id for chain in self.chains}
         found = {one.id: one for incident in self.incidents for one in incident.examples}
         return tuple(found[name] for name in sorted(found.keys() - listed))
 
     @property
     def judged(self) -> tuple[ProcessReport, ...]:
-        """Return the processes whose threads' time was accounted for, so that it was judged."""
+        """The processes with thread times, and so with a verdict."""
         return tuple(process for process in self.processes if process.budget_ns)
 
-    def slots_of(self, process: Program | None) -> list[TimeBucket]:
-        """Return what happened when to one process; None: to all together."""
-        return [slot for slot in self.slots if slot.process is process]
+    def buckets_of(self, process: Program | None) -> list[TimeBucket]:
+        """Return the time buckets of one process; None: of all together."""
+        return [bucket for bucket in self.slots if bucket.process is process]
 
     def over_time(self, process: Program | None) -> list[TimeBucket | Window]:
-        """Return what happened when, as ``slots_of``, and what is ``uncovered``, in order of time."""
-        slots = self.slots_of(process)
+        """
+        Return the time buckets as ``buckets_of``, and the ``uncovered`` windows, in order of time.
+        """
+        buckets = self.buckets_of(process)
         breaks = self.uncovered
         if process is not None:
             breaks = tuple(
                 one
                 for one in breaks
-                if slots
-                and slots[0].start_unix_ns < (one.end_unix_ns or 0) <= slots[-1].start_unix_ns
+                if buckets
+                and buckets[0].start_unix_ns < (one.end_unix_ns or 0) <= buckets[-1].start_unix_ns
             )
         return sorted(
-            (*slots, *breaks), key=lambda row: (row.start_unix_ns or 0, row.end_unix_ns or 0)
+            (*buckets, *breaks), key=lambda row: (row.start_unix_ns or 0, row.end_unix_ns or 0)
         )
 
     def of_process(self, process: Program) -> "Document":
-        """Return the part that is about one process; host, losses and notes are of all."""
+        """Return the part about one process; host, losses and notes stay those of all."""
         key = key_of(process)
 
         def is_its(
@@ -355,11 +355,11 @@ class Document(NamedTuple):
             balances=tuple(filter(is_its, self.balances)),
             incidents=tuple(one for one in self.incidents if key in map(key_of, one.processes)),
             chains=tuple(filter(lost, self.chains)),
-            blames=tuple(filter(is_its, self.blames)),
+            culprit_times=tuple(filter(is_its, self.culprit_times)),
             off_cpu=tuple(filter(is_its, self.off_cpu)),
             steps=tuple(filter(is_its, self.steps)),
-            slots=tuple(slot for slot in self.slots if slot.process is process),
-            # What a snapshot holds is of nobody that is known.
+            slots=tuple(bucket for bucket in self.slots if bucket.process is process),
+            # The process of a memory snapshot is unknown.
             memory=tuple(row for row in self.memory if row.pid in (None, process.pid)),
             communicators=tuple(
                 row
@@ -370,32 +370,32 @@ class Document(NamedTuple):
 
 
 def processes_of(
-    images: Iterable[Program],
+    programs: Iterable[Program],
     verdicts: Iterable[Verdict],
     names: Callable[[Who], Who] | None = None,
 ) -> Iterator[ProcessReport]:
     """
-    Yield processes with what bounds them, in the order of their images.
+    Yield process rows, in the order of the programs.
 
     Args:
-        images: Which.
-        verdicts: What bounds those that feed a GPU.
-        names: Says who it is that kept them waiting, as far as that is known.
+        programs: The programs.
+        verdicts: Verdicts of those with launching threads.
+        names: Adds the names of threads and processes that kept them waiting.
     """
     judged = {key_of(verdict.process): verdict for verdict in verdicts}
-    for image in images:
-        verdict = judged.get(key_of(image))
+    for program in programs:
+        verdict = judged.get(key_of(program))
         tree = verdict.time_tree if verdict else None
-        arguments = image.attributes.get("process.command_args")
+        arguments = program.attributes.get("process.command_args")
         is_list = isinstance(arguments, list | tuple)
         yield ProcessReport(
-            process=image,
-            service_name=str(image.attributes.get("service.name") or image.comm),
-            command=" ".join(map(str, arguments)) if is_list and arguments else image.comm,
-            start_unix_ns=image.start_unix_ns,
+            process=program,
+            service_name=str(program.attributes.get("service.name") or program.comm),
+            command=" ".join(map(str, arguments)) if is_list and arguments else program.comm,
+            start_unix_ns=program.start_unix_ns,
             places={
                 name: str(value)
-                for name, value in image.attributes.items()
+                for name, value in program.attributes.items()
                 if name.startswith(("container.", "k8s."))
             },
             verdict=verdict.verdict if verdict else Bound.UNKNOWN,
@@ -415,6 +415,6 @@ def _named(verdict: Verdict, names: Callable[[Who], Who] | None) -> Iterator[Ver
 
 
 def with_names(node: TimeNode, names: Callable[[Who], Who]) -> TimeNode:
-    """Return a tree that says of everybody who it is, as far as that is known."""
+    """Return a tree with the known names of threads and processes."""
     children = tuple(with_names(child, names) for child in node.children)
     return node._replace(who=node.who and names(node.who), children=children)

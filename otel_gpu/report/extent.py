@@ -1,4 +1,4 @@
-"""Which time a stream of activities covers: that of its captures."""
+"""The time that a stream's captures cover."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ _SHORTEST_GAP_NS = 1_000_000
 
 class CaptureExtent:
     """
-    Watches activities, and knows when each capture began and when its last activity ended.
+    Records the begin and the last activity of each capture.
 
-    A stream can have several captures: those of a store, in the order in which they were written
-    there. They can overlap, and an older one can come later.
+    A stream can have several captures, as a store has, in the order in which they were written.
+    They can overlap, and an older one can come later.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class CaptureExtent:
         self._ends: list[int] = []
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         unix_ns = END_OF[type(activity)](activity)
         if isinstance(activity, CaptureActivity) or not self._starts:
             self._starts.append(unix_ns)
@@ -30,28 +30,28 @@ class CaptureExtent:
             self._ends[-1] = unix_ns
 
     def __len__(self) -> int:
-        """Return how many captures there were so far."""
+        """Return the number of captures so far."""
         return len(self._starts)
 
     def capture(self, number: int) -> tuple[int, int]:
-        """Return when one of them began and ended, as far as it is known, in Unix nanoseconds."""
+        """Return begin and end of a capture so far, in Unix nanoseconds."""
         return self._starts[number], self._ends[number]
 
     @property
     def start_unix_ns(self) -> int:
-        """When the earliest capture began; 0 before the first activity."""
+        """The begin of the earliest capture; 0 before the first activity."""
         return min(self._starts, default=0)
 
     @property
     def end_unix_ns(self) -> int:
-        """When the latest one ended; 0 before the first activity."""
+        """The end of the latest capture; 0 before the first activity."""
         return max(self._ends, default=0)
 
     def covered(self, window: Window) -> list[tuple[int, int, list[int]]]:
         """
         Return the parts of a window that captures cover, in order of time.
 
-        Of each its begin, its end, and the numbers of the captures, which overlap.
+        Each has its begin, its end, and the indices of its captures, which overlap.
         """
         found: list[tuple[int, int, list[int]]] = []
         first, last = window.start_unix_ns or 0, window.end_unix_ns
@@ -68,7 +68,7 @@ class CaptureExtent:
         return found
 
     def uncovered(self, window: Window) -> Iterator[Window]:
-        """Yield the parts of a window, of both ends, that no capture covers: from 1 ms on."""
+        """Yield the parts of a window, 1 ms or longer, without a capture."""
         at = window.start_unix_ns or 0
         last = max(at, window.end_unix_ns or 0)
         for start, end, _ in [*self.covered(window), (last, last, [])]:

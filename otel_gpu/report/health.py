@@ -1,4 +1,4 @@
-"""Health: what the agent said about the capture and about itself."""
+"""Health: the agent's reports on the capture and on itself."""
 
 from collections import Counter
 
@@ -13,13 +13,13 @@ _IMPORT = "import"
 
 class Health(AgentReadings):
     """
-    Watches activities.
+    Collects the health of a capture.
 
     Attributes:
-        capture: How the capture was made; None: no record of it was read.
-        capture_unix_ns: When it began.
-        probes: By library, what was probed in it.
-        seen: How many activities there were of each kind.
+        capture: Information on how it was made; None: none was recorded.
+        capture_unix_ns: Its begin.
+        probes: The probes of each library.
+        seen: Counts of activities by kind.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Health(AgentReadings):
         self.seen: Counter[str] = Counter()
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         super().observe(activity)
         self.seen[type(activity).__name__.removesuffix(_KIND)] += 1
         match activity:

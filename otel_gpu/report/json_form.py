@@ -1,10 +1,10 @@
 """
-The document as JSON: what ``explain --json`` prints.
+The document as JSON: the output of ``explain --json``.
 
-A contract: ``schema.json`` beside this module says what it holds, and ``schema_version`` grows
-when something is taken away or changes its meaning. One function writes every noun: its fields
-are the keys. A process, a chain, an interval or a stack that another noun names is its id there,
-and stands once under ``processes``, ``chains``, ``evidence`` and ``stacks``.
+A contract: ``schema.json`` beside this module describes it, and ``schema_version`` grows when a key
+is removed or changes its meaning. One function writes every row: its fields are the keys.
+References to a process, chain, interval or stack are ids; the objects are under ``processes``,
+``chains``, ``evidence`` and ``stacks``.
 """
 
 import json
@@ -33,10 +33,10 @@ from otel_gpu.report.memory.snapshot import out_of_memory
 MAX_LINES = 5
 """Of one cause."""
 MAX_FRAMES = 64
-"""Of one stack in a document; in the place of others there is one of type ``cut``."""
+"""Of one stack in a document; a frame of type ``cut`` replaces the others."""
 
-# Named for their unit in Python; the contract was written before.
-_KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
+# In Python these names have units; the JSON contract is older.
+_KEYS: Mapping[str, str] = {"size_bytes": "bytes", "culprit_times": "blames"}
 _ABSENT_WHEN_EMPTY = frozenset(
     {
         "severity_reason",
@@ -56,7 +56,7 @@ _ABSENT_WHEN_EMPTY = frozenset(
 
 
 def make_document(document: Document) -> dict[str, Any]:
-    """Return the document; it holds nothing but what JSON can."""
+    """Return the document as plain JSON values."""
     evidence = {interval.id: interval for interval in _intervals(document)}
     listed = {chain.id for chain in document.chains}
     written = {
@@ -78,10 +78,11 @@ def to_text(document: dict[str, Any]) -> str:
     """
     Write a document as JSON text.
 
-    Whatever a terminal would obey is escaped, also what JSON itself allows.
+    Control characters that a terminal would interpret are escaped, including those that JSON
+    allows.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    # Line by line: a document has millions of characters, and nearly all can be printed.
+    # Line by line: a document has millions of characters, nearly all printable.
     return "\n".join(line if line.isprintable() else _escape(line) for line in text.split("\n"))
 
 
@@ -90,7 +91,7 @@ def _escape(line: str) -> str:
 
 
 def process_id(process: Program) -> str:
-    """Return the id of a process image: two programs under one pid differ."""
+    """Return the id of a program: two programs under one pid differ."""
     return f"{process.pid}-{process.program_ktime_ns}"
 
 
@@ -108,14 +109,14 @@ def stack_form(stack: CallStack) -> dict[str, Any]:
 
 
 def frame_form(frame: Frame) -> dict[str, Any]:
-    """Return a frame; what is not known of it is left out."""
+    """Return a frame; unknown fields are omitted."""
     written: dict[str, Any] = {"type": frame_type(frame), "function": frame.function}
     known = ((name, getattr(frame, name)) for name in ("file", "line", "module", "address"))
     return written | {name: value for name, value in known if value}
 
 
 def lines_form(lines: CodeLines) -> dict[str, Any]:
-    """Return on which lines somebody worked, and how many samples say so; nothing without any."""
+    """Return the lines that worked, with their samples; empty without samples."""
     written = [
         {
             **line.where._asdict(),
@@ -129,11 +130,11 @@ def lines_form(lines: CodeLines) -> dict[str, Any]:
     return {"lines": written, "samples": lines.samples, "where": where} if where else {}
 
 
-def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
+def _record(row: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
     written: dict[str, Any] = {}
-    for name, value in zip(noun._fields, noun, strict=True):
-        if name == "trace_id" and isinstance(noun, Evidence):
-            # Its span is found by its own id.
+    for name, value in zip(row._fields, row, strict=True):
+        if name == "trace_id" and isinstance(row, Evidence):
+            # Its span has an id of its own.
             continue
         if isinstance(value, Program):
             written |= {"pid": value.pid, "process": process_id(value)}
@@ -141,7 +142,7 @@ def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
             written |= lines_form(value)
         elif value or name not in _ABSENT_WHEN_EMPTY:
             written[_KEYS.get(name, name)] = _value(name, value)
-    if isinstance(noun, Cause) and (stack := stack_of_cause(noun)) is not None:
+    if isinstance(row, Cause) and (stack := stack_of_cause(row)) is not None:
         written["stack"] = stack_id_text(stack.id)
     return written
 

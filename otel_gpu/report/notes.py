@@ -1,4 +1,4 @@
-"""What a report does not know, in words."""
+"""Notes: sentences on what a report does not know."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
@@ -24,7 +24,7 @@ _WITHOUT_STEPS: Final[Mapping[str, str]] = {
     DetectionState.LOST: "do not make any more the steps that were found",
 }
 
-# What was refused to a program that had its share, by bound.
+# Requests that were refused to a program that used up its share, by bound.
 _OVER_SHARE: Final[Mapping[str, str]] = {
     "files": "files got no probes",
     "series": "calls are not counted, as each would be the first of its series",
@@ -43,13 +43,13 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
 }
 
 _NOT_WATCHED = "counter_lost_not_watched_from_start"
-# Fewer change nothing that a reader would notice.
+# Fewer repairs change nothing that a reader would notice.
 _REPAIRED_SHARE = 0.001
 
 
 def write_notes(
     calls: Collection[Aggregate],
-    ledger: CaptureState,
+    state: CaptureState,
     agent: AgentReadings,
     *,
     failed_symbols: Mapping[str, int],
@@ -58,18 +58,18 @@ def write_notes(
     of_calls: bool = True,
 ) -> Iterator[str]:
     """
-    Yield what a reader has to know to read the figures rightly.
+    Yield the notes that a reader needs to read the figures correctly.
 
     Args:
-        calls: What was counted of calls.
-        ledger: What was read.
-        agent: What was said of the capture.
-        failed_symbols: How many could not be probed, by library.
-        chains_left_out: How many chains are not listed.
-        given_up: What the explainer could not remember.
-        of_calls: Whether calls and threads are what was recorded, and not only devices.
+        calls: Counts of calls.
+        state: The state of the capture's counters.
+        agent: The agent's reports.
+        failed_symbols: Counts of symbols without a probe, by library.
+        chains_left_out: Count of chains that are not listed.
+        given_up: Counts of what the explainer evicted.
+        of_calls: Whether calls and threads were recorded, not only devices.
     """
-    if ledger.middles_ns and any(one.counted for one in calls):
+    if state.middles_ns and any(one.counted for one in calls):
         yield (
             "Times of calls are host time: a launch ends when the kernel is queued, not when it "
             "has run. How long the device worked is not known."
@@ -80,13 +80,13 @@ def write_notes(
         )
     elif of_calls:
         yield NO_CALLS
-    if of_calls and not ledger.is_accounted:
+    if of_calls and not state.is_accounted:
         yield (
             "There is no account of the threads' time, so what bounds a process and what it waited "
             "for outside of the chosen calls is not known."
         )
-    if ledger.window != Window():
-        yield _counts_note(ledger)
+    if state.window != Window():
+        yield _counts_note(state)
     yield from _notes_on_the_capture(agent)
     yield from _notes_on_steps(agent.status.get("steps", {}))
     for library, count in sorted(failed_symbols.items()):
@@ -99,7 +99,7 @@ def write_notes(
             f"{count_of(chains_left_out, 'causal chain')} not listed: those that lost "
             "least. The figures of incidents hold them."
         )
-    if readings := ledger.left_out + ledger.forgotten:
+    if readings := state.left_out + state.forgotten:
         yield f"{count_of(readings, 'reading')} found no room in the figures."
     for what, counts in (
         (
@@ -113,7 +113,7 @@ def write_notes(
 
 
 def describe_losses(agent: AgentReadings) -> Iterator[str]:
-    """Say of losses whose they are, and why, where that is known."""
+    """Yield the processes and reasons of losses, where known."""
     yield from _describe_missed_starts(agent)
     yield from _describe_unread(agent)
     yield from _describe_over_share(agent)
@@ -186,14 +186,14 @@ def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
 
 
 def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
-    """Say why threads have no steps; those that made few calls are none to look for any in."""
+    """Why threads have no steps; threads with few calls are not counted."""
     for reason, words in _WITHOUT_STEPS.items():
         if count := threads.get(reason, 0):
             yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."
 
 
-def _counts_note(ledger: CaptureState) -> str:
-    start_unix_ns, end_unix_ns = ledger.start_unix_ns, ledger.end_unix_ns
+def _counts_note(state: CaptureState) -> str:
+    start_unix_ns, end_unix_ns = state.start_unix_ns, state.end_unix_ns
     begin = "the beginning" if start_unix_ns is None else f"{format_time(start_unix_ns)} UTC"
     end = "the end" if end_unix_ns is None else f"{format_time(end_unix_ns)} UTC"
     return (

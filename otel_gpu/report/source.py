@@ -1,4 +1,4 @@
-"""What a report is made from, whichever kind of file it is."""
+"""The source of a report, of any file type."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -13,15 +13,15 @@ Observers = Sequence[Observer]
 
 class Source(ABC):
     """
-    Holds activities; a report names it by ``name``.
+    Plays activities to observers; a report shows its ``name``.
 
-    Once it was played, ``notes`` are what a reader of the report is to know, ``error`` is what was
-    wrong after what came before it, ``rejected`` counts what was not understood by reason, and
-    ``exit_code`` is that of a command that was captured.
+    After ``play``, ``notes`` are for the reader of the report, ``error`` is the problem at which
+    reading stopped, ``rejected`` counts undecodable records by reason, and ``exit_code`` is that of
+    a captured command.
     """
 
     kind = "recording"
-    """What it is: ``store``, ``recording``, or what it is imported as."""
+    """Its type: ``store``, ``recording``, or the type of import."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,20 +32,20 @@ class Source(ABC):
 
     @property
     def has_traces(self) -> bool:
-        """Whether it holds what devices did, and no calls of a capture."""
+        """Whether it has device traces instead of captured calls."""
         return False
 
     def extent(self) -> tuple[int, int]:
-        """When it begins and ends, in Unix nanoseconds."""
+        """Return its begin and end in Unix nanoseconds."""
         return 0, 0
 
     def about(self, window: Window) -> Window:
-        """What a report of a window is to be about."""
+        """Return the window that a report of ``window`` covers."""
         return window
 
     @abstractmethod
     def play(self, window: Window, observers: Observers) -> None:
-        """Hand what a window needs to the observers, in order; once."""
+        """Play the activities of a window to observers, in order; call it once."""
 
-    def close(self) -> None:  # noqa: B027 -- there may be nothing to let go of
-        """Let go of the file."""
+    def close(self) -> None:  # noqa: B027 -- a source may hold nothing
+        """Close the file."""

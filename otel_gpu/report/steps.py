@@ -1,4 +1,4 @@
-"""Steps of threads, as a document says them: its nouns, and what makes them."""
+"""Rows of threads' steps in a document."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -10,15 +10,15 @@ from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_
 from otel_gpu.state.steps import SlowStep, StepSeries, ThreadSteps
 
 MAX_ROWS: Final = 256
-"""In a document: those of the most time."""
+"""In a document: those with most time."""
 
 UNKNOWN: Final = "unknown"
 SOURCES: Mapping[int, str] = {wire.STEP_REPORTED: "program", wire.STEP_FOUND: "agent"}
-"""Who says that there are steps, by ``enum step_source``."""
+"""Sources of steps, by ``enum step_source``."""
 KINDS: Mapping[int, str] = {
     number: name.removeprefix("step_") for number, name in wire.STEP_KIND_NAMES.items()
 }
-"""What steps are for, by ``enum step_kind``."""
+"""Kinds of steps, by ``enum step_kind``."""
 
 
 class SlowStepRow(NamedTuple):
@@ -26,12 +26,12 @@ class SlowStepRow(NamedTuple):
     A step that took far longer than usual.
 
     Attributes:
-        number: As the program counts; of one that was found, from 1.
-        usual_ns: What the steps before it took, their median.
-        loader_wait_ns: What of it was spent waiting for the data loader, as the program says.
+        number: The program's number; for a found step, from 1.
+        usual_ns: The median of the steps before it.
+        loader_wait_ns: Time in it spent waiting for the data loader, as the program reports.
         trace_id: Of the program's own span of it; empty: it has none. So is ``span_id``.
-        causes: What was slow in it and why, the longest first.
-        unexplained_ns: What no cause accounts for of what it took longer than usual.
+        causes: Causes of the excess, the longest first.
+        unexplained_ns: Excess without a cause.
     """
 
     number: int
@@ -51,12 +51,13 @@ class StepTotals(NamedTuple):
 
     Attributes:
         kind: ``training``, ``evaluation``, ``prefill``, ``decode`` or ``unknown``.
-        name: What the program calls them; may be empty.
-        source: ``program``: it says so itself, or ``agent``: its calls repeat themselves.
+        name: The program's name of them; can be empty.
+        source: ``program``: it reports them, or ``agent``: found as a period of its calls.
         confidence: From 0 to 1.
-        variation: From the first quartile to the third, by the median.
-        loader_wait_ns: Of all steps together, as the program says.
-        slow_steps: How many took far longer than usual; ``slow`` are those that lost most.
+        variation: Interquartile range divided by the median.
+        loader_wait_ns: Sum over all steps, as the program reports.
+        slow_steps: Count of steps that took far longer than usual; ``slow`` are those that lost
+            most.
     """
 
     process: Program
@@ -81,12 +82,12 @@ def step_rows(
     steps: ThreadSteps, chains: Iterable[Chain], chosen: Collection[int] = ()
 ) -> tuple[StepTotals, ...]:
     """
-    Return what is to be said of steps.
+    Return the rows of steps.
 
     Args:
-        steps: What was counted.
-        chains: What was slow meanwhile, and why.
-        chosen: Only those of these pids; empty: all.
+        steps: The counted steps.
+        chains: Slow calls and gaps, and their causes.
+        chosen: Only threads of these pids; empty: all.
     """
     found = [one for one in steps.series() if not chosen or one.process.pid in chosen]
     by_thread = chains_by_thread(chains)

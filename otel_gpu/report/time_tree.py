@@ -1,4 +1,4 @@
-"""The time tree in words, row by row: who kept the threads that feed a GPU waiting, and where."""
+"""The time tree in words, row by row: what launching threads waited for, and where."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class TimeRow(NamedTuple):
     """
     One node of a time tree in words.
 
-    ``depth`` is 0 for the states of the budget, and ``tone`` what it is drawn in.
+    ``depth`` is 0 for the states of the budget; ``tone`` is its colour.
     """
 
     node: TimeNode
@@ -37,35 +37,35 @@ def time_rows(tree: TimeNode | None, *, least_share: float = _LEAST_SHARE) -> It
     Yield the nodes of a tree below its root, each before its children.
 
     Args:
-        tree: The tree; None: there are no rows.
-        least_share: Nodes with a smaller share of the tree are left out.
+        tree: The tree; None: no rows.
+        least_share: Nodes with a smaller share of the tree are omitted.
     """
     if tree is not None:
         yield from _rows(parent=tree, depth=0, state="", least_share=least_share, with_lines=True)
 
 
-def say_bound(bound: VerdictClass) -> Sentence:
-    """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
-    said: list[Part] = []
+def describe_bound(bound: VerdictClass) -> Sentence:
+    """Describe the main culprit of a class that a verdict names; empty: not known."""
+    parts: list[Part] = []
     above = TimeNode(NodeKind.ALL, 0, 1.0)
     for depth, node in enumerate(bound.path):
-        # Of work, a line is said only if it is a node of the path: else none has most of it.
+        # A line of work is named only if it is a node of the path: else none has most of it.
         is_line = node.state == NodeKind.LINE or (node.state in _WORK and node.samples)
-        part = _say(node, above, depth) if depth else ()
-        place = () if is_line or node.where == above.where else _say_where(node)
-        said += [", ", *part] if said and part else part
-        said += place if said else ["in ", *place[1:]] if place else ()
+        part = _describe(node, above, depth) if depth else ()
+        place = () if is_line or node.where == above.where else _describe_where(node)
+        parts += [", ", *part] if parts and part else part
+        parts += place if parts else ["in ", *place[1:]] if place else ()
         if 2 * node.time_ns < bound.path[0].time_ns and node.state != NodeKind.LINE:
-            said.append(f" for {format_share(node.time_ns / bound.path[0].time_ns)} of it")
+            parts.append(f" for {format_share(node.time_ns / bound.path[0].time_ns)} of it")
         above = node
-    return tuple(said)
+    return tuple(parts)
 
 
 def largest_leaves(tree: TimeNode | None, most: int) -> list[tuple[TimeRow, ...]]:
     """
     Return the leaves with most time, each as the rows that lead to it: its state first.
 
-    Somebody's work is one leaf, which says on which line most of it was.
+    A thread's work is one leaf, with the line that has most of it.
     """
     rows = (
         list(_rows(parent=tree, depth=0, state="", least_share=_LEAST_SHARE, with_lines=False))
@@ -92,16 +92,16 @@ def _rows(
         tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
         lines = [child for child in node.children if child.state == NodeKind.LINE]
         tone = WORK if node.state == NodeKind.LINE else tone
-        said = _say(node, parent, depth)
-        # Several have rows of their own.
+        parts = _describe(node, parent, depth)
+        # Several lines have rows of their own.
         is_listed = with_lines and len(node.children) > 1
         if lines:
             counted = (f": {count_of(node.samples, 'sample')}",)
-            said = (*said, *(counted if is_listed else (", ", *_say_line(lines[0], node))))
+            parts = (*parts, *(counted if is_listed else (", ", *_describe_line(lines[0], node))))
         elif node.state != NodeKind.LINE and node.where != parent.where:
-            # A place is said once, where it is known best.
-            said = (*said, *_say_where(node))
-        yield TimeRow(node=node, depth=depth, tone=tone, sentence=said)
+            # A location is shown once, at the most specific node.
+            parts = (*parts, *_describe_where(node))
+        yield TimeRow(node=node, depth=depth, tone=tone, sentence=parts)
         if is_listed or not lines:
             yield from _rows(
                 parent=node,
@@ -112,37 +112,37 @@ def _rows(
             )
 
 
-def _say(node: TimeNode, parent: TimeNode, depth: int) -> Sentence:
+def _describe(node: TimeNode, parent: TimeNode, depth: int) -> Sentence:
     if node.state == NodeKind.LINE:
-        return _say_line(node, parent)
-    return (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+        return _describe_line(node, parent)
+    return (_describe_state, _describe_waited_for, _describe_activity)[min(depth, 2)](node, parent)
 
 
-def _say_state(node: TimeNode, _: TimeNode) -> Sentence:
+def _describe_state(node: TimeNode, _: TimeNode) -> Sentence:
     return (STATES[node.state][1] if node.state in STATES else Name(node.state),)
 
 
-def _say_who(node: TimeNode, parent: TimeNode) -> Sentence:
-    """Say who or what it was that the thread waited for."""
+def _describe_waited_for(node: TimeNode, parent: TimeNode) -> Sentence:
+    """Who or what the thread waited for."""
     if node.state in (NodeKind.OTHER, NodeKind.UNKNOWN):
-        return _say_note(node)
-    said: list[Part] = []
+        return _describe_note(node)
+    parts: list[Part] = []
     if node.who is not None:
         who = Name(describe_who(node.who))
         if node.state == CauseKind.STOPPED:
-            said = ["until ", who, " let it go on"]
+            parts = ["until ", who, " let it go on"]
         else:
-            said = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
+            parts = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
     elif node.resource is None:
-        said = [_nobody(node, parent)]
+        parts = [_no_culprit(node, parent)]
     if node.resource is not None and (name := describe_resource(node.resource)):
-        said += [" at " if said else "for ", Name(name)]
-    elif not said:
-        said = [_label_of(node.state)]
-    return tuple(said)
+        parts += [" at " if parts else "for ", Name(name)]
+    elif not parts:
+        parts = [_label_of(node.state)]
+    return tuple(parts)
 
 
-def _nobody(node: TimeNode, parent: TimeNode) -> Part:
+def _no_culprit(node: TimeNode, parent: TimeNode) -> Part:
     if node.state in _HAS_CPU:
         return "no other thread had the CPU"
     if parent.state == TimeState.IDLE:
@@ -152,32 +152,32 @@ def _nobody(node: TimeNode, parent: TimeNode) -> Part:
     return _label_of(node.state)
 
 
-def _say_what_it_did(node: TimeNode, parent: TimeNode) -> Sentence:
+def _describe_activity(node: TimeNode, parent: TimeNode) -> Sentence:
     if node.state in (NodeKind.OTHER, NodeKind.UNKNOWN):
-        return _say_note(node)
+        return _describe_note(node)
     phrase = PHRASES.get(node.state)
     which = phrase.which.rpartition("|")[2] if phrase else node.state
-    said: list[Part] = [which]
+    parts: list[Part] = [which]
     if node.who is not None and parent.who is not None and node.who[:2] != parent.who[:2]:
-        said = [Name(describe_who(node.who)), ", ", which]
+        parts = [Name(describe_who(node.who)), ", ", which]
     if node.resource is not None and (name := describe_resource(node.resource)):
-        said += [": ", Name(name)]
-    return tuple(said)
+        parts += [": ", Name(name)]
+    return tuple(parts)
 
 
-def _say_note(node: TimeNode) -> Sentence:
+def _describe_note(node: TimeNode) -> Sentence:
     word = "not known" if node.state == NodeKind.UNKNOWN else "others"
     return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
 
 
-def _say_where(node: TimeNode) -> Sentence:
+def _describe_where(node: TimeNode) -> Sentence:
     if node.where is None:
         return ()
     no_sample = (" (no sample)",) if node.state in _WORK and not node.samples else ()
     return (", in ", Name(describe_where(node.where)), *no_sample)
 
 
-def _say_line(line: TimeNode, of: TimeNode) -> Sentence:
+def _describe_line(line: TimeNode, of: TimeNode) -> Sentence:
     share = line.time_ns / of.time_ns if of.time_ns else 0.0
     return (
         in_line(where=line.where, work=line.work, share=share, samples=of.samples)

@@ -1,4 +1,4 @@
-"""Waits: what kind of cause time off the CPU would be, from where the thread was."""
+"""Maps time off the CPU to kinds of causes."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.rules import Place, blocked_kind
 from otel_gpu.report.document import Context, OffCpu, ThreadState
 
-# Where a thread is, as the rules of blame see it.
+# Contexts of threads, as the rules of explain name them.
 _PLACES: Mapping[str, Place] = {
     Context.GAP: Place.GAP,
     Context.SYNCHRONIZE: Place.SYNCHRONIZE,
@@ -16,7 +16,9 @@ _PLACES: Mapping[str, Place] = {
 
 
 def kind_of_wait(row: OffCpu) -> CauseKind:
-    """Return the kind of cause: the same sleep is the program's, or the driver's in a call."""
+    """
+    Return the kind of cause: the same sleep is the program's own, or the driver's inside a call.
+    """
     if row.state == ThreadState.RUN_QUEUE:
         return CauseKind.RUN_QUEUE
     return blocked_kind(row.reason, _PLACES.get(row.context, Place.GAP))

@@ -75,13 +75,10 @@ KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image", "IMAGE_DECODING"})
 PENDING_TEXTS = frozenset(
     {
         *("importers",),
-        *(
-            "report",
-            "wire",
-        ),
+        *("wire",),
     }
 )
-PENDING_NAMES = PENDING_TEXTS | {"cli", "export", "instrumentation", "mcp", "recorder"}
+PENDING_NAMES = PENDING_TEXTS | {"cli", "export", "instrumentation", "recorder"}
 # Decisions keep the words of their time, and so do lists of changes and of measurements.
 PAGES = sorted(
     page.relative_to(ROOT)

@@ -12,7 +12,7 @@ from otel_gpu.mcp.tool import Answer, fields_of, service, share, since, table, t
 from otel_gpu.report.document import Document, ProcessReport, Program, TimeBucket
 from otel_gpu.report.memory.memory_calls import ROLES
 from otel_gpu.report.render.fields import largest_first
-from otel_gpu.report.time_tree import say_bound, time_rows
+from otel_gpu.report.time_tree import describe_bound, time_rows
 from otel_gpu.report.wording.phases import phase_of
 from otel_gpu.report.wording.phrases import CONTEXTS
 from otel_gpu.report.wording.sentences import plain, sentence_of
@@ -52,7 +52,7 @@ def get_trace_stats(
             p99_to_p50=lambda row: round(row.p99_ns / row.p50_ns, 1) if row.p50_ns > 0 else None,
         ),
         "over_time": table(
-            document.slots_of(None),
+            document.buckets_of(None),
             "at_us calls mean_us allocating_calls allocating_mean_us run_queue_us lost_us phase",
             at_us=lambda bucket: since(bucket.start_unix_ns, document),
             calls=lambda bucket: round(bucket.calls, 1),
@@ -105,7 +105,7 @@ def get_time_budget(
             threads=lambda row: CONTEXTS.get(row.context, row.context),
         ),
         "kept_waiting_by": table(
-            document.blames,
+            document.culprit_times,
             "pid service by_thread by_pid by_tid how time_us effects",
             limit,
             by_thread=lambda row: row.culprit.comm,
@@ -188,7 +188,11 @@ def _verdict(judged: ProcessReport) -> dict[str, Any]:
     return fields_of(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "bounds": [
-            {"class": name_of(one.name), "share": share(one.share), "what": plain(say_bound(one))}
+            {
+                "class": name_of(one.name),
+                "share": share(one.share),
+                "what": plain(describe_bound(one)),
+            }
             for one in judged.verdict_bounds
         ],
         "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
@@ -234,8 +238,8 @@ def get_memory_balance(
 
 def _growth(document: Document) -> list[dict[str, Any]]:
     found = []
-    for program in document.images:
-        if not (buckets := [one for one in document.slots_of(program) if one.allocate_calls]):
+    for program in document.programs:
+        if not (buckets := [one for one in document.buckets_of(program) if one.allocate_calls]):
             continue
         third = max(1, len(buckets) // 3)
         first, last = _mean_ns(buckets[:third]), _mean_ns(buckets[-third:])

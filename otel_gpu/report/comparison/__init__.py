@@ -1,1 +1,1 @@
-"""Two captures of one program, compared."""
+"""The comparison of two captures of one program."""

@@ -1,9 +1,9 @@
 """
-Two captures of one program, compared: whether that can be done, what changed, and where.
+Two captures of one program, compared: whether that is possible, what changed, and where.
 
-Both sides are brought to one unit (``Basis``), so that what was recorded for longer has not more
-of everything. A change is a change if it is more than ``REAL`` and more than the noise: twice the
-standard error of the difference of both means, and never less than ``FLOOR``.
+Both sides are converted to one unit (``Basis``), so that the length of a recording does not matter.
+A change counts if it is more than ``REAL`` and more than the noise: twice the standard error of the
+difference of the means, but at least ``FLOOR``.
 """
 
 import math
@@ -18,21 +18,21 @@ REAL: Final = 0.05
 FLOOR: Final = 0.02
 SAME_WORK: Final = {"step": 0.1, "window": 0.8, "call": 0.5}
 """
-How alike work has to be, by ``Basis``.
+The minimal similarity of work, by ``Basis``.
 
-A step is one whatever makes it up: other kernels are what one may want to compare. A longer window
-has more of everything.
+A step is comparable even if its kernels differ, since that can be the point of the comparison. A
+longer window has more of everything.
 """
 SAME_SHAPES: Final = 0.5
 MAX_DELTAS: Final = 100
-"""Of one kind; those that changed most."""
+"""Of one kind; the largest changes."""
 
 _ALIKE = 0.9
 _FEWEST = 2
 
 
 class Basis(StrEnum):
-    """What times are per."""
+    """The unit of times."""
 
     STEP = "step"
     WINDOW = "window"
@@ -41,7 +41,7 @@ class Basis(StrEnum):
 
 
 class ComparisonOutcome(StrEnum):
-    """What a comparison comes to."""
+    """The result of a comparison."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -51,9 +51,9 @@ class ComparisonOutcome(StrEnum):
 
 class DeltaKind(StrEnum):
     """
-    What a delta is of; those of one kind are parts of one whole, but for lines and operations.
+    The kind of a delta; those of one kind are parts of a whole, except lines and operations.
 
-    ``SHARE`` is what phases or states have of all of them, where no more can be compared.
+    ``SHARE`` is the share of phases or states, where only shares can be compared.
     """
 
     PART = "part"
@@ -79,25 +79,25 @@ Figures = Mapping[tuple[DeltaKind, str], float]
 
 class Side(NamedTuple):
     """
-    One of the two.
+    One side of a comparison.
 
     Attributes:
-        source: As it was named.
-        tool: What recorded it.
-        basis: What times are per.
-        times_ns: How long each of these took; none: that is not known.
+        source: Its name as given.
+        tool: The tool that recorded it.
+        basis: The unit of times.
+        times_ns: The length of each unit; empty: not known.
         devices: The models of its devices, by number; empty: not known.
-        ranks: How many processes the run has; None: not known.
+        ranks: The number of processes of the run; None: not known.
         programs: The names of its programs; empty: not known.
-        work: How often it did what, per step, window or call.
-        operators: How often operators were called, likewise; what they launch may be other kernels.
-        shapes: How often each was called with which shapes, likewise.
-        grids: How often each kernel ran with how many blocks for each processor, likewise; -1: not known.
+        work: Counts of work by name, per step, window or call.
+        operators: Counts of operator calls per unit; they can launch different kernels.
+        shapes: Counts of operator calls by shapes, per unit.
+        grids: Counts of kernels by blocks per processor, per unit; -1: not known.
         figures: Nanoseconds per step, window or call, and bytes.
-        has_stacks: It was recorded with stacks, which costs time.
-        verdict: What bounds it.
-        faults: Why nothing of its time can be believed.
-        notes: What else is to be known.
+        has_stacks: Whether it was recorded with stacks, which costs time.
+        verdict: Its verdict.
+        faults: Reasons why its times are not valid.
+        notes: Further notes.
     """
 
     source: str
@@ -119,24 +119,26 @@ class Side(NamedTuple):
 
     @property
     def mean_ns(self) -> float | None:
-        """How long one takes on average; None: that is not known."""
+        """The mean length of a unit; None: not known."""
         return fmean(self.times_ns) if self.times_ns else None
 
     @property
     def median_ns(self) -> float | None:
-        """How long the one in the middle takes; None: that is not known."""
+        """The median length of a unit; None: not known."""
         return median(self.times_ns) if self.times_ns else None
 
     @property
     def error_ns(self) -> float | None:
-        """The standard error of the mean; None: there are too few to tell."""
+        """The standard error of the mean; None: too few units."""
         if len(self.times_ns) < _FEWEST:
             return None
         return math.sqrt(variance(self.times_ns) / len(self.times_ns))
 
 
 class Delta(NamedTuple):
-    """What one thing took in both, per step, window or call; bytes or a share where ``kind`` says so."""
+    """
+    One figure of both sides, per step, window or call; bytes or a share, depending on ``kind``.
+    """
 
     kind: DeltaKind
     what: str
@@ -145,19 +147,19 @@ class Delta(NamedTuple):
 
     @property
     def change(self) -> float:
-        """How much more it is in the second."""
+        """The growth from the first side to the second."""
         return self.b - self.a
 
 
 class Comparison(NamedTuple):
     """
-    What a comparison comes to.
+    The result of a comparison.
 
     Attributes:
         comparable: Times can be compared. If not, ``deltas`` hold no time.
-        reasons: Why not, and what else differs that one may not want to differ.
-        noise: Which share of the first one's time a change has to be more than; None: not known.
-        deltas: By kind, those that changed most first.
+        reasons: Reasons against it, and further differences of the sides.
+        noise: The share of the first side's time that a change has to exceed; None: not known.
+        deltas: By kind, the largest changes first.
     """
 
     a: Side
@@ -170,7 +172,7 @@ class Comparison(NamedTuple):
 
     @property
     def change(self) -> float | None:
-        """How much longer the second takes, as a share of the first; None: it cannot be told."""
+        """How much longer the second takes, as a share of the first; None: not comparable."""
         a, b = self.a.mean_ns, self.b.mean_ns
         return None if not self.comparable or not a or b is None else (b - a) / a
 
@@ -179,7 +181,9 @@ class Comparison(NamedTuple):
         return tuple(delta for delta in self.deltas if delta.kind is kind)
 
     def is_slower_by(self, share: float) -> bool:
-        """Say whether the second takes longer by more than a share, and by more than the noise."""
+        """
+        Return whether the second takes longer by more than a share, and by more than the noise.
+        """
         change = self.change
         return change is not None and change > max(share, self.noise or FLOOR)
 
@@ -200,7 +204,7 @@ def compare(a: Side, b: Side) -> Comparison:
         deltas=tuple(_deltas(a, b)),
     )
     if not comparable:
-        # Memory is as large on any device, and a share is one of anything.
+        # Memory sizes and shares are comparable in any case.
         kept = [one for one in found.deltas if one.kind in BYTES]
         if not (a.faults or b.faults):
             kept += _shares(a, b)
@@ -213,7 +217,9 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def alike(a: Mapping[T, float], b: Mapping[T, float]) -> float:
-    """Return how alike two counts are: 1 if both are the same, 0 if they have nothing in common."""
+    """
+    Return the similarity of two counts: 1 if they are equal, 0 if they have nothing in common.
+    """
     names = a.keys() | b.keys()
     most = sum(max(a.get(name, 0.0), b.get(name, 0.0)) for name in names)
     least = sum(min(a.get(name, 0.0), b.get(name, 0.0)) for name in names)
@@ -221,7 +227,7 @@ def alike(a: Mapping[T, float], b: Mapping[T, float]) -> float:
 
 
 def _hindrances(a: Side, b: Side) -> Iterator[str]:
-    """Yield why times cannot be compared."""
+    """Reasons why times cannot be compared."""
     for side in (a, b):
         for fault in side.faults:
             yield f"{side.source}: {fault}"
@@ -235,8 +241,8 @@ def _hindrances(a: Side, b: Side) -> Iterator[str]:
 
 
 def _other_runs(a: Side, b: Side) -> Iterator[str]:
-    if (said := _devices(a, b)) is not None:
-        yield said
+    if (reason := _devices(a, b)) is not None:
+        yield reason
     if a.ranks and b.ranks and a.ranks != b.ranks:
         yield f"one run has {a.ranks:,} ranks, the other {b.ranks:,}"
     if a.programs and b.programs and not a.programs & b.programs:
@@ -250,7 +256,7 @@ def _other_runs(a: Side, b: Side) -> Iterator[str]:
 
 
 def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
-    """Yield why kernels may be of other inputs, of which nothing was recorded."""
+    """Reasons why kernels may have different inputs, without recorded shapes."""
     if not {name for name, _ in a} & {name for name, _ in b}:
         yield (
             "they have no kernel in common, and the shapes of inputs were not recorded in both: it can be "
@@ -262,7 +268,7 @@ def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
 
 
 def _differences(a: Side, b: Side) -> Iterator[str]:
-    """Yield what a reader has to know before the times are believed."""
+    """Further differences that a reader has to know."""
     if a.has_stacks != b.has_stacks:
         which = "first" if a.has_stacks else "second"
         yield f"only the {which} was recorded with stacks, which takes time by itself"
@@ -288,7 +294,7 @@ def _alike_in_work(a: Side, b: Side) -> float:
 
 
 def _alike_of_both(a: Mapping[Sized, float], b: Mapping[Sized, float]) -> float:
-    """Say how alike the sizes are of what both do, by name: of another program it says nothing."""
+    """The similarity of sizes, of names that both have; for different programs it means nothing."""
     both = {name for name, _ in a} & {name for name, _ in b}
     found = [{key: count for key, count in of.items() if key[0] in both} for of in (a, b)]
     return alike(*found)

@@ -1,4 +1,4 @@
-"""A side of a comparison from a document: what threads that feed a GPU did per CUDA call, and memory."""
+"""A side of a comparison from a document: states of launching threads per CUDA call, and memory."""
 
 import re
 from collections import Counter, defaultdict
@@ -10,10 +10,10 @@ from otel_gpu.report.wording.formats import describe_place, describe_where, prin
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.wire.frames import PYTHON, Frame
 
-# Threads of a pool, and of the kernel, are told apart by numbers.
+# Numbers distinguish threads of a pool, and of the kernel.
 _NUMBER = re.compile(r"[-/:_u\d]*\d$")
 _FEWEST_CALLS = 100
-_FEWEST_STRETCHES = 3
+_FEWEST_BUCKETS = 3
 _TOOL = "otel-gpu"
 _LINE = "line"
 _WAITS_FOR_WORK = "idle"
@@ -21,11 +21,11 @@ _IDLE = "it had nothing to do most of the time: its pace is that of what it was 
 
 
 def side_of(source: str, document: Document) -> Side:
-    """Return what a document says of one run."""
+    """Return one side from a document."""
     judged = [one for one in document.judged if one.process.pid != OTHER_PROCESSES_PID]
-    feeders = {one.process for one in judged}
-    rows = [row for row in document.apis if row.process in feeders and row.layer == "runtime"]
-    rows = rows or [row for row in document.apis if row.process in feeders]
+    launching = {one.process for one in judged}
+    rows = [row for row in document.apis if row.process in launching and row.layer == "runtime"]
+    rows = rows or [row for row in document.apis if row.process in launching]
     calls: Counter[str] = Counter()
     for row in rows:
         calls[row.api] += row.calls
@@ -58,23 +58,25 @@ def _faults(document: Document, calls: int, judged: Sequence[ProcessReport]) -> 
 
 
 def _paces(document: Document, judged: Sequence[ProcessReport], calls: int) -> Iterator[float]:
-    """Yield about how long a call took, with all that was between calls, in stretches of the window."""
+    """
+    The mean time per call, estimated for each time bucket; it includes the time between calls.
+    """
     mean_ns = sum(sum(one.budget_ns.values()) for one in judged) / calls
     counted: defaultdict[int, float] = defaultdict(float)
-    slots = [slot for one in judged for slot in document.slots_of(one.process)]
-    longest_ns = max((slot.length_ns for slot in slots), default=0)
-    for slot in slots:
-        # Where a capture ends a stretch is cut.
-        if slot.length_ns == longest_ns:
-            counted[slot.start_unix_ns] += slot.calls
-    # So are the ends of the window.
+    buckets = [bucket for one in judged for bucket in document.buckets_of(one.process)]
+    longest_ns = max((bucket.length_ns for bucket in buckets), default=0)
+    for bucket in buckets:
+        # The last bucket of a capture is shorter.
+        if bucket.length_ns == longest_ns:
+            counted[bucket.start_unix_ns] += bucket.calls
+    # The first and the last bucket of the window are partial, too.
     inner = [counted[start] for start in sorted(counted)[1:-1]]
     usual = sum(inner) / len(inner) if inner else 0
-    if len(inner) < _FEWEST_STRETCHES or not usual:
+    if len(inner) < _FEWEST_BUCKETS or not usual:
         yield mean_ns
         return
     for made in inner:
-        # How much it varies is said by how many there were; how long one took is exact.
+        # The counts show the variation; the mean is exact.
         yield mean_ns * (2 - made / usual)
 
 
@@ -93,7 +95,7 @@ def _add_node(node: TimeNode, found: Counter[tuple[DeltaKind, str]], depth: int)
     if node.where is not None and (node.state == _LINE or not node.children):
         found[DeltaKind.LINE, describe_where(node.where)] += node.time_ns
     if depth and node.state != _LINE:
-        # Whom it was waited for, without numbers: no other run has them.
+        # The name of what it waited for, without numbers, which differ between runs.
         phrase = PHRASES.get(node.state)
         name = phrase.name if phrase else node.state.replace("_", " ")
         if depth == 1:

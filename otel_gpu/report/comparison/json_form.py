@@ -1,4 +1,6 @@
-"""A comparison as JSON: what ``compare --json`` prints; ``comparison_schema.json`` beside it is the contract."""
+"""
+A comparison as JSON: the output of ``compare --json``; ``comparison_schema.json`` is the contract.
+"""
 
 from typing import Any
 
@@ -8,7 +10,7 @@ SCHEMA_VERSION = 1
 
 
 def comparison_document(found: Comparison) -> dict[str, Any]:
-    """Return the document; it holds nothing but what JSON can."""
+    """Return the document as plain JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
         "a": _side(found.a),

@@ -1,4 +1,4 @@
-"""A side of a comparison from traces: what devices and threads did per step, or in their window."""
+"""A side of a comparison from traces: work and times per step, or per window."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -23,26 +23,26 @@ _FATAL = {
 
 
 class TraceSide:
-    """Takes the traces of a run, one after the other; what they hold is not kept."""
+    """Adds the traces of a run, one after another, without keeping them."""
 
     def __init__(self) -> None:
         self._uses: list[_Use] = []
         self._programs: set[str] = set()
 
     def take(self, trace: DeviceTrace) -> None:
-        """Take one trace."""
+        """Add one trace."""
         for use in examine(trace):
             if len(self._uses) < MAX_DEVICES:
                 self._uses.append(_Use(use))
 
     def side(self, source: str) -> Side | None:
-        """Return the side; None: no device did anything."""
+        """Return the side; None: no device work."""
         uses = self._uses
         if not uses:
             return None
         has_steps = all(use.steps_ns for use in uses)
         basis = Basis.STEP if has_steps else Basis.WINDOW
-        # Devices that work together take their steps together: these are no more samples.
+        # Devices of a job take their steps together, so they add no samples.
         times_ns = (
             [fmean(step) for step in zip(*(use.steps_ns for use in uses), strict=False)]
             if has_steps
@@ -69,7 +69,7 @@ class TraceSide:
 
 
 class _Use:
-    """What is kept of how one device was used."""
+    """The kept figures of one device."""
 
     def __init__(self, use: DeviceUse) -> None:
         trace, steps = use.trace, counted(use.steps)
@@ -87,7 +87,7 @@ class _Use:
             for step in use.steps
             if step.set_aside
         ]
-        # What is counted over the window is divided by all steps, also those that are set aside.
+        # Counts over the window are divided by all steps, including those that are set aside.
         self._steps = max(1, len(use.steps))
         self._parts: Mapping[str, float] = {}
         if steps:
@@ -107,14 +107,14 @@ class _Use:
         self._grids = _grids(use)
 
     def work(self, basis: Basis) -> Mapping[str, float]:
-        """Return how often each kernel ran."""
+        """Return the counts of each kernel."""
         found: Counter[str] = Counter()
         for kernel in self._kernels:
             found[kernel.name] += kernel.times
         return _divided(found, self._per(basis))
 
     def operators(self, basis: Basis) -> Mapping[str, float]:
-        """Return how often operators were called."""
+        """Return the counts of operator calls."""
         found: Counter[str] = Counter()
         for operation in self._operations:
             if not PROFILER_STEP.fullmatch(operation.name):
@@ -122,15 +122,15 @@ class _Use:
         return _divided(found, self._per(basis))
 
     def shapes(self, basis: Basis) -> Mapping[tuple[str, str], float]:
-        """Return how often operators were called with which shapes."""
+        """Return the counts of operator calls by shapes."""
         return _divided(self._shapes, self._per(basis))
 
     def grids(self, basis: Basis) -> Mapping[tuple[str, float], float]:
-        """Return how often kernels ran with how many blocks for each processor."""
+        """Return the counts of kernels by blocks per processor."""
         return _divided(self._grids, self._per(basis))
 
     def figures(self, basis: Basis) -> Figures:
-        """Return what took how long."""
+        """Return the times of all kinds."""
         per = self._per(basis)
         found: dict[tuple[DeltaKind, str], float] = {
             (DeltaKind.PART, name): time_ns
@@ -148,7 +148,7 @@ class _Use:
             sums[DeltaKind.KERNEL_KIND, kernel.kind.replace("_", " ")] += kernel.total_ns
             sums[DeltaKind.KERNEL, kernel.name] += kernel.total_ns
         for operation in self._operations:
-            # Old versions write steps as operators.
+            # Old versions of the profiler write steps as operators.
             if not PROFILER_STEP.fullmatch(operation.name):
                 sums[DeltaKind.OPERATION, operation.name] += operation.host_ns
         return found | {key: time_ns / per for key, time_ns in sums.items()}
@@ -168,7 +168,7 @@ def _phases(use: DeviceUse) -> Mapping[str, float]:
 
 
 def _shapes(trace: DeviceTrace) -> Counter[tuple[str, str]]:
-    """Return how often each operator was called with each shapes; bounded by what the trace keeps."""
+    """Counts of operator calls by shapes; bounded by the trace's own limit."""
     host = trace.host
     pairs: Counter[tuple[int, int]] = Counter(
         (name, shape)
@@ -199,7 +199,7 @@ def _divided(counts: Mapping[T, float], per: int) -> dict[T, float]:
 
 
 def _mean(found: Iterable[Mapping[T, float]]) -> dict[T, float]:
-    """Return the mean over devices; what one of them lacks counts as nothing."""
+    """The mean over devices; missing values count as 0."""
     mappings = list(found)
     sums: defaultdict[T, float] = defaultdict(float)
     for one in mappings:

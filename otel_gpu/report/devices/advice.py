@@ -1,8 +1,8 @@
 """
-What to do about how a program used a device.
+Advice on how a program uses a device.
 
-Each piece of advice rests on a figure of the trace, names what shows it, and says at most how much
-of the window it can save: all of the time that it is about. What a trace cannot show is not said.
+Each advice is based on a figure of the trace, names its evidence, and gives an upper bound of the
+share of the window that it can save. It never covers what a trace cannot show.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,16 @@ from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.devices.work_advice import RULES_OF_WORK
 from otel_gpu.report.wording.formats import format_share
 
-# Collectives in which a rank came last, of how many at least, and the share of the window that
-# others waited for it: of ranks that wait for nobody, one is last by chance.
+# A straggler is last in this share of at least this many collectives, and others waited for it this
+# share of the window: of ranks that barely wait, one is last by chance.
 _STRAGGLES, _MATCHED, _WAITED = 0.5, 10, 0.02
 
 
 def advice_for(name: str, use: DeviceUse) -> Iterator[Advice]:
-    """Yield what to do about one device, whose row has this id; nothing without a verdict."""
+    """Yield advice for one device, with the id of its row; nothing without a verdict."""
     if use.verdict.verdict == Bound.UNKNOWN:
         return
-    # What the verdict is about comes first: what was lost, or else what the device did.
+    # The verdict's topic comes first: lost time, or else the device's work.
     is_busy = use.verdict.verdict == Bound.GPU
     ranked = ((*RULES_OF_LOSS, *RULES_OF_WORK),) if is_busy else (RULES_OF_LOSS, RULES_OF_WORK)
     for rules in ranked:
@@ -32,7 +32,7 @@ def advice_for(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 
 def straggler_advice(rows: Sequence[DeviceReport]) -> Iterator[Advice]:
-    """Yield what to do about a rank for which the others wait."""
+    """Yield advice on a rank for which the others wait."""
     for row in rows:
         one = row.collectives
         if one is None or one.matched < _MATCHED or one.last <= _STRAGGLES * one.matched:

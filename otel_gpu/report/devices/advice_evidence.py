@@ -1,4 +1,4 @@
-"""What advice rests on: shares of a window, and the ids of what shows them."""
+"""Evidence of advice: shares of a window, and ids of rows."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,22 +11,22 @@ from otel_gpu.report.wording.formats import format_duration
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 
 MAX_EVIDENCE: Final = 5
-# Operators, kernels and Python functions of PyTorch, and what its profiler marks.
+# Operators, kernels and Python functions of PyTorch, and marks of its profiler.
 _TORCH = re.compile(
     r"aten::|(?:void )?at::native|torch[/._]|c10d?::|autograd::|ProfilerStep#|nn\.Module|triton_(?:poi|red|per|tem)_"
 )
 
 Rule = Callable[[str, DeviceUse], Iterator[Advice]]
-"""Takes the id of a device's row and how it was used."""
+"""Takes the id of a device's row and the use of the device."""
 
 
 def share_of(use: DeviceUse, time_ns: float) -> float:
-    """Return the share of the window that a time is."""
+    """Return a time as a share of the window."""
     return time_ns / use.phases.window_ns if use.phases.window_ns else 0.0
 
 
 def gap_ids(name: str, use: DeviceUse, *causes: IdleCause, named: str = "") -> tuple[str, ...]:
-    """Return the longest gaps of some causes."""
+    """Return ids of the longest gaps of some causes."""
     found = [
         f"{name}/gap/{number}"
         for number, gap in enumerate(use.gaps)
@@ -36,7 +36,7 @@ def gap_ids(name: str, use: DeviceUse, *causes: IdleCause, named: str = "") -> t
 
 
 def kernel_ids(name: str, use: DeviceUse, kind: KernelKind | None, words: str = "") -> tuple[str, ...]:  # fmt: skip
-    """Return the kernels of a kind, or with some words in their names, that took most."""
+    """Return ids of the longest kernels of a kind, or with a pattern in their names."""
     pattern = re.compile(words, re.IGNORECASE)
     found = [
         f"{name}/kernel/{number}"
@@ -47,7 +47,7 @@ def kernel_ids(name: str, use: DeviceUse, kind: KernelKind | None, words: str = 
 
 
 def operation_ids(name: str, use: DeviceUse, *names: str) -> tuple[str, ...]:
-    """Return the operators of some names."""
+    """Return ids of the operators of some names."""
     found = [
         f"{name}/operation/{number}"
         for number, one in enumerate(use.work.operations[:100])
@@ -57,12 +57,12 @@ def operation_ids(name: str, use: DeviceUse, *names: str) -> tuple[str, ...]:
 
 
 def knows_torch(use: DeviceUse) -> bool:
-    """Say whether a program uses PyTorch, so that its settings are of use."""
+    """Return whether a program uses PyTorch, so that its settings apply."""
     return any(_TORCH.match(name) for name in use.trace.names)
 
 
 def longest_place(use: DeviceUse, *causes: IdleCause) -> str:
-    """Name what the thread did that the device waited for longest."""
+    """Return the host activity that the device waited for longest, as a sentence."""
     for place, time_ns in use.places:
         if place.cause in causes and (place.name or place.python):
             python = f", in {place.python}" if place.python and place.python != place.name else ""

@@ -1,4 +1,4 @@
-"""What devices did, and what is to be done about it, as a document says it."""
+"""Rows of device use, and advice, for a document."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 from otel_gpu.explain.traces.device_use import DeviceUse, examine
 from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.report.devices.advice import advice_for, straggler_advice
-from otel_gpu.report.devices.trace_warnings import gate_line, say_no_device
+from otel_gpu.report.devices.trace_warnings import describe_no_device, gate_line
 from otel_gpu.report.devices.types import (
     Advice,
     CollectiveRow,
@@ -36,9 +36,9 @@ MAX_DEVICES: Final = 4_096
 
 class DeviceRows:
     """
-    Takes traces, one after the other, and keeps what is said of them; not the traces.
+    Makes rows of traces, one after another, without keeping the traces.
 
-    ``traces`` is how many there were.
+    ``traces`` counts them.
     """
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class DeviceRows:
         self._collectives: dict[int, Mapping[Key, int]] = {}
 
     def add(self, trace: DeviceTrace) -> None:
-        """Take one trace."""
+        """Add one trace."""
         self.traces += 1
         uses = examine(trace)
         if not uses:
-            self._notes.append(say_no_device(trace))
+            self._notes.append(describe_no_device(trace))
         for use in uses:
             if len(self._rows) >= MAX_DEVICES:
                 return
@@ -64,7 +64,7 @@ class DeviceRows:
                 self._collectives[number] = use.collectives
 
     def finish(self) -> tuple[tuple[DeviceReport, ...], tuple[Advice, ...], tuple[str, ...]]:
-        """Return the devices, what to do, and what is not known."""
+        """Return the rows, the advice and the notes."""
         waits = {one.rank: one for one in find_waits(self._collectives)}
         rows = [
             row._replace(collectives=CollectiveRow(*waits[number][1:])) if number in waits else row
@@ -77,7 +77,9 @@ class DeviceRows:
 def _together(
     rows: Sequence[DeviceReport], advice: Iterable[tuple[int, Advice]]
 ) -> Iterator[Advice]:
-    """Yield advice of one kind once: of the device that can gain most, which is named, and of how many more."""
+    """
+    Each advice once: for the device with the most gain, which is named, and a count of others.
+    """
     kinds: dict[str, list[tuple[int, Advice]]] = {}
     for number, one in advice:
         kinds.setdefault(one.check, []).append((number, one))
@@ -88,12 +90,12 @@ def _together(
         )
         others = {of for of, _ in found} - {number}
         more = f" and {len(others):,} more" if others else ""
-        whose = f"{_named(rows[number], rows)}{more}: " if len(rows) > 1 else ""
-        yield most._replace(text=f"{whose}{most.text}", evidence=tuple(evidence))
+        owner = f"{_named(rows[number], rows)}{more}: " if len(rows) > 1 else ""
+        yield most._replace(text=f"{owner}{most.text}", evidence=tuple(evidence))
 
 
 def _named(row: DeviceReport, rows: Sequence[DeviceReport]) -> str:
-    """Return how one of several devices is called."""
+    """The name of one of several devices."""
     if row.rank is not None:
         return f"rank {row.rank}"
     is_alone = sum(one.device == row.device for one in rows) == 1

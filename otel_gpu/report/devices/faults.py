@@ -1,4 +1,4 @@
-"""Errors of devices that are nobody's incident: the driver names no process that is watched."""
+"""Errors of devices without a watched process: the driver names none."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _MAX_KINDS = 32
 
 
 class UnattributedFaults:
-    """Counts them by device and number; bounded."""
+    """Counts such errors by device and XID; bounded."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -19,7 +19,7 @@ class UnattributedFaults:
         self._left_out = 0
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         if type(activity) is not DeviceFaultActivity:
             return
         event = activity.event
@@ -34,10 +34,10 @@ class UnattributedFaults:
             self._counts[key] = self._counts.get(key, 0) + event.times
 
     def notes(self) -> Iterator[str]:
-        """Yield what the driver said, in the order of the devices."""
+        """Yield a note for each error, by device."""
         for (bus_id, xid), count in sorted(self._counts.items()):
             times = f", {count:,} times" if count > 1 else ""
-            said = describe_trouble(DeviceTrouble(bus_id, xid))
-            yield f"A device had an error that is of no watched process: {said}{times}."
+            text = describe_trouble(DeviceTrouble(bus_id, xid))
+            yield f"A device had an error that is of no watched process: {text}{times}."
         if self._left_out:
             yield f"{self._left_out:,} more errors of devices are of no watched process."

@@ -1,7 +1,7 @@
 """
-What to do about time that a device lost.
+Advice on time that a device lost.
 
-Each rule looks for one thing to lose time to, which has to be a share of the window.
+Each rule checks one reason for lost time, which must be a minimal share of the window.
 """
 
 import re
@@ -28,16 +28,17 @@ from otel_gpu.state.traces.host_time import Inside
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.state.traces.launches import GRAPH_LAUNCH
 
-# Shares of the window from which on something is worth a sentence.
+# Minimal shares of the window.
 _LOADER, _COPIES, _SYNC, _ALLOCATOR = 0.05, 0.01, 0.03, 0.03
 _HOST, _COMMUNICATION, _ZERO_GRAD, _OFFLOAD = 0.15, 0.10, 0.01, 0.10
 _WORKERS, _COMPILE, _MOVES, _LOADING = 0.01, 0.02, 0.10, 0.05
-# Shares of the kernels, of communication, and of what went the other way.
+# Shares of kernels, of communication, and of copies in the other direction.
 _MANY_SHORT, _OVERLAPS, _BACK = 0.5, 0.3, 0.1
 
 _ONE_PROCESS = "_SingleProcessDataLoaderIter"
 _ZERO = "Optimizer.zero_grad"
-# A region of a program, and how many times it was compiled before; torch._dynamo.config.recompile_limit.
+# A compiled region, and the count of its earlier compilations; see
+# torch._dynamo.config.recompile_limit.
 _ENTRY = re.compile(r"Torch-Compiled Region: \d{1,9}/(\d{1,9})")
 _ENTRIES = 8
 
@@ -61,10 +62,12 @@ def _loader_advice(use: DeviceUse) -> str:
             "The data loader runs in the training process (num_workers=0): give it workers, one less "
             "than there are CPUs to begin with, and persistent_workers=True"
         )
-    if period := find_loader_period([step.parts[StepTimePart.DATA_LOADER] for step in use.steps]):
+    if found_period := find_loader_period(
+        [step.parts[StepTimePart.DATA_LOADER] for step in use.steps]
+    ):
         return (
-            f"Every {period.period} steps one waits for the data loader ({period.long} of {period.steps} "
-            f"steps), as its workers end together if there are {period.period} of them: a "
+            f"Every {found_period.period} steps one waits for the data loader ({found_period.long} of {found_period.steps} "
+            f"steps), as its workers end together if there are {found_period.period} of them: a "
             "prefetch_factor of 3 or 4 smooths that. If the waits are as long then, the workers are too "
             "slow on average, and only more of them or less work in them helps"
         )
@@ -145,7 +148,7 @@ def _allocator(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
     causes = (IdleCause.HOST_OP, IdleCause.PYTHON, IdleCause.LAUNCH_LATENCY)
-    # One call launches all of a graph: fewer launches are not possible.
+    # One call launches a whole graph: fewer launches are not possible.
     share = share_of(
         use,
         sum(
@@ -174,7 +177,7 @@ def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 
 def _fewer_launches(use: DeviceUse) -> str:
-    # A program that launches graphs is not advised to use them.
+    # A program that already launches graphs gets no advice to use them.
     if knows_torch(use):
         graphs = "" if use.launches.graphs else 'CUDA graphs (mode="reduce-overhead"), '
         return f"torch.compile, {graphs}fused or foreach variants, or a larger batch"
@@ -239,15 +242,15 @@ def _communication(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _offload(name: str, use: DeviceUse) -> Iterator[Advice]:
     moved = {way: [one for one in use.work.copies if one.way == way] for way in ("HtoD", "DtoH")}
     sizes = {way: sum(one.size_bytes for one in found) for way, found in moved.items()}
-    # What goes to the host to come back is about as much in both directions.
+    # Offloaded data moves in both directions in similar amounts.
     if min(sizes.values()) < _BACK * max(sizes.values()) or not all(sizes.values()):
         return
     taken_ns = sum(one.total_ns for found in moved.values() for one in found)
     share = share_of(use, min(taken_ns, use.phases.exposed_copy_ns))
     if share >= _OFFLOAD:
-        said = ", ".join(f"{way} {format_size(size)}" for way, size in sizes.items())
+        text = ", ".join(f"{way} {format_size(size)}" for way, size in sizes.items())
         yield Advice(
-            text=f"Data goes to the host and back ({said}), which is exposed {format_share(share)} of the window: "
+            text=f"Data goes to the host and back ({text}), which is exposed {format_share(share)} of the window: "
             "offload less, or prefetch it on a stream of its own.",
             evidence=kernel_ids(name=name, use=use, kind=KernelKind.COPY, words="HtoD|DtoH"),
             gain_at_most=share,

@@ -1,4 +1,4 @@
-"""What is wrong with a trace, in words."""
+"""Sentences on problems of a trace."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from otel_gpu.wire.device_activity import DeviceTrace
 
 
 def gate_line(trace: DeviceTrace, one: TraceProblem) -> str:
-    """Return what is wrong with a trace, and what is not known for that."""
+    """Return a problem of a trace, and what is not known because of it."""
     duration = format_duration(one.amount)
     share = format_share(one.share)
     is_one = one.amount == 1
@@ -32,8 +32,8 @@ def gate_line(trace: DeviceTrace, one: TraceProblem) -> str:
     return f"{text}: {unknown}"
 
 
-def say_no_device(trace: DeviceTrace) -> str:
-    """Return why nothing is said of a device that a trace could be about."""
+def describe_no_device(trace: DeviceTrace) -> str:
+    """Return why a trace has no device rows."""
     launches = launches_of(trace)
     if launches:
         made = ", ".join(f"{name} {times:,}" for name, times in launches.most_common(_MOST_NAMES))

@@ -1,8 +1,8 @@
 """
-The nouns of a document that say what devices did.
+Rows of device use in a document.
 
-This is device time, from sources that record it. Times are nanoseconds; what a source cannot say
-is None, and ``gate`` says why.
+They contain device time, from sources that record it. Times are nanoseconds; None: the source lacks
+the value, and ``gate`` has the reason.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,9 @@ class DeviceStepRow(NamedTuple):
     """
     One step of a program on one device.
 
-    ``compute + exposed_communication + exposed_copy + idle`` is its duration. ``parts`` is the same time by
-    who had it, on the device or else on the host. ``set_aside`` says why it counts in no median.
+    ``compute + exposed_communication + exposed_copy + idle`` is its duration. ``parts`` splits the
+    same time by activity, on the device or else on the host. ``set_aside`` is the reason why
+    medians exclude it.
     """
 
     id: str
@@ -36,7 +37,7 @@ class DeviceStepRow(NamedTuple):
 
 
 class IdleRow(NamedTuple):
-    """What a device waited for: the cause, what its thread did, and in which function of Python."""
+    """Idle time of a device: the cause, the host's activity, and its Python function."""
 
     cause: IdleCause
     name: str
@@ -45,7 +46,7 @@ class IdleRow(NamedTuple):
 
 
 class GapRow(NamedTuple):
-    """A long stretch in which a device did nothing."""
+    """A long interval in which a device was idle."""
 
     id: str
     start_unix_ns: int
@@ -78,7 +79,7 @@ class OperationRow(NamedTuple):
     """
     All calls of one operator with inputs of one shape.
 
-    Times are its own, without those of operators in it; that of the device is of what it launched.
+    Times exclude nested operators; ``device_ns`` is that of launched work.
     """
 
     id: str
@@ -90,7 +91,7 @@ class OperationRow(NamedTuple):
 
 
 class CopyRow(NamedTuple):
-    """All copies of one way; ``pageable``: the host's side can be paged out."""
+    """All copies of one direction; ``pageable``: the host's memory is not pinned."""
 
     way: str
     pageable: bool
@@ -101,11 +102,11 @@ class CopyRow(NamedTuple):
 
 class LaunchRow(NamedTuple):
     """
-    What can be said of calls whose work was recorded; a call that launches a graph is one.
+    Launches whose work was recorded; the launch of a graph is one.
 
-    ``graphs``: calls that launched a graph. ``early``: work that seems to begin before its call.
-    ``shorter``: work that took less time than its call. ``full_queue_ns``: how long launches had to
-    wait for room.
+    ``graphs``: launches of graphs. ``early``: work that seems to begin before its launch.
+    ``shorter``: work that took less time than its launch. ``full_queue_ns``: time that launches
+    waited because the queue was full.
     """
 
     linked: int
@@ -118,7 +119,7 @@ class LaunchRow(NamedTuple):
 
 
 class CollectiveRow(NamedTuple):
-    """Collectives that other ranks have too: how long it waited in them, and how often it was last."""
+    """Collectives that other ranks have too: waiting time, and how often this rank was last."""
 
     matched: int
     waited_ns: int
@@ -126,7 +127,7 @@ class CollectiveRow(NamedTuple):
 
 
 class CriticalRow(NamedTuple):
-    """All pieces of a critical path of one bound and name."""
+    """The parts of a critical path with the same bound and name."""
 
     bound: str
     name: str
@@ -136,9 +137,9 @@ class CriticalRow(NamedTuple):
 
 class CriticalPathRow(NamedTuple):
     """
-    What a step could not be shorter without; ``step`` is empty where it is all of the window.
+    The critical path of a step; ``step`` is empty for the whole window.
 
-    ``bounds`` are all of its duration: host (operator, call), device (kernel), between both (launch,
+    ``bounds`` split its duration: host (operator, call), device (kernel), between both (launch,
     sync), between work of one stream (queue), and unknown. ``rows`` are the longest.
     """
 
@@ -151,24 +152,24 @@ class CriticalPathRow(NamedTuple):
 
 class DeviceReport(NamedTuple):
     """
-    How a program used one device.
+    A program's use of one device.
 
     ``compute + exposed_communication + exposed_copy + idle`` is the window.
 
     Attributes:
         id: Of this row; ids of its parts begin with it.
-        overlap: The share of communication during which it computed.
-        idle: By cause; ``waits`` says more, and ``gaps`` are the longest.
+        overlap: The share of communication that ran in parallel to compute.
+        idle: By cause; ``waits`` has details, and ``gaps`` are the longest.
         step_median_ns: Of the steps that count.
-        useful: The share of the window in which it computed.
-        lost: The rest of the window, by what it was lost to.
+        useful: The share of the window with compute.
+        lost: The rest of the window, by reason.
         utilization: The share of the steps, or of the window, in which kernels ran.
-        occupancy: As estimated by who recorded it; so is ``processors``, the share of the device's
+        occupancy: Estimated by the profiler; so is ``processors``, the share of the device's
             processors that had work.
-        tensor_core_share: Of the time of kernels, by their names, in tensor or matrix cores. Kernels whose
-            names do not tell are ``tensor_core_unknown_share``.
-        gate: What is wrong with the source, as far as it says anything about this device.
-        critical: Of the step in the middle.
+        tensor_core_share: Share of kernel time in tensor or matrix cores, by names of kernels.
+            Kernels with undecidable names are ``tensor_core_unknown_share``.
+        gate: Problems of the source that concern this device.
+        critical: Of the median step.
     """
 
     id: str
@@ -212,13 +213,13 @@ class DeviceReport(NamedTuple):
 
 class Advice(NamedTuple):
     """
-    Something to do.
+    An advice.
 
     Attributes:
-        text: What, and the figure that it rests on.
-        evidence: Ids of what shows it: of devices, their gaps, steps, kernels and operations.
-        gain_at_most: The share of the window that it can save, as an upper bound; None: not known.
-        check: What will have changed if it helped.
+        text: What to do, and the figure behind it.
+        evidence: Ids of devices, gaps, steps, kernels and operations that show it.
+        gain_at_most: Upper bound of the share of the window that it can save; None: not known.
+        check: The figure that changes if it helps.
     """
 
     text: str

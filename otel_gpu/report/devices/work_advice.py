@@ -1,7 +1,7 @@
 """
-What to do about the work that a device does.
+Advice on the work of a device.
 
-Each rule looks for work that can be done in less time, as kernels and operators show it.
+Each rule checks for work that can take less time, judged by kernels and operators.
 """
 
 import re
@@ -21,7 +21,7 @@ from otel_gpu.report.wording.formats import format_share
 from otel_gpu.state.traces.host_time import Inside
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 
-# Shares of the window from which on something is worth a sentence.
+# Minimal shares of the window.
 _LAYOUT, _CAST, _FILL, _CHECKPOINT, _SEARCH = 0.02, 0.05, 0.05, 0.05, 0.05
 _POINTWISE_SHARE = 0.05
 # Shares of the time of kernels.
@@ -168,7 +168,7 @@ def _fusion(name: str, use: DeviceUse) -> Iterator[Advice]:
     work = use.work
     kinds = {kind: time_ns for kind, (_, time_ns) in work.by_kind().items()}
     pointwise_ns = sum(kinds.get(kind, 0) for kind in _POINTWISE)
-    # Who knows no operators may not be PyTorch, and what is fused already was compiled.
+    # A program without known operators may not use PyTorch, and fused kernels are compiled already.
     if not work.kernel_ns or not any(one.device_ns for one in work.operations):
         return
     share = share_of(use, min(pointwise_ns, use.phases.compute_ns))

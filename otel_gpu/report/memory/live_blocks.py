@@ -1,4 +1,4 @@
-"""What is held of the memory of devices in a live capture, as a document says it."""
+"""Rows of device memory in a live capture."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from otel_gpu.state.memory.snapshot import Layer
 from otel_gpu.wire.blocks import MemoryTotals
 
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
-"""By pid and beginning of a process image, and the number of a device."""
+"""By pid and start of a program, and the number of a device."""
 
 _MAX_CHURN = 8
-# A peak that is this much larger than all that was read of it is not theirs.
+# A peak this much above all readings is not covered by them.
 _NEARLY = 1.02
 _NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
 _LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
@@ -50,11 +50,12 @@ def block_rows(
 
 def block_notes(devices: Iterable[DeviceBlocks], pauses: Mapping[str, int]) -> Iterator[str]:
     """
-    Yield what is not known of what frameworks hold.
+    Yield notes on what is not known of frameworks' memory.
 
     Args:
-        devices: What they hold.
-        pauses: How often blocks were not followed, and for how long; see ``capture.maps.block_windows``.
+        devices: The state of each device.
+        pauses: Count and length of times without followed blocks; see
+            ``capture.maps.block_windows``.
     """
     if count := pauses.get("pauses", 0):
         length = format_duration(pauses.get("paused_ms", 0) * 1e6)
@@ -124,9 +125,9 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Devi
 
 class MemoryCalls(NamedTuple):
     """
-    What is known of calls that allocate and free.
+    The calls that allocate and free.
 
-    ``churn`` are those of images of which such calls are an incident; elsewhere they are no news.
+    ``churn`` has only programs with an incident of such calls.
     """
 
     allocations: Allocations
@@ -141,24 +142,24 @@ def layer_rows(
     known: frozenset[tuple[int, int, int]],
 ) -> Iterator[DeviceMemory]:
     """
-    Yield what the calls of a runtime and of a driver took of devices since they were watched.
+    Yield rows of memory taken by runtime and driver calls since the attach.
 
     Args:
-        figures: What was counted.
-        calls: What else is known of these calls.
-        failures: The requests that failed.
-        known: Of which devices of which images a framework says so: there, failures are told.
+        figures: Counters by process.
+        calls: Further data on these calls.
+        failures: Failed requests.
+        known: Devices of programs with a framework's row, which has the failures.
     """
     for one in figures:
-        image = key_of(one.process)
-        # Of the runtime first; a program that calls the driver only has no other row.
-        churn = calls.churn.get(image, ())
+        program = key_of(one.process)
+        # The runtime first; only a program that calls the driver directly has no runtime row.
+        churn = calls.churn.get(program, ())
         taken = balance_calls(one.series)
         for (device, layer), sums in sorted(taken.items(), key=_runtime_first):
-            key = (*image, device)
+            key = (*program, device)
             failed = () if key in known else failures.get(key, ())
             if layer in _LAYERS:
-                name = (image, device, layer)
+                name = (program, device, layer)
                 row = _layer_row(
                     process=one.process,
                     device=device,
@@ -175,7 +176,7 @@ def _over_time(row: DeviceMemory, name: AllocationKey, calls: MemoryCalls) -> De
     readings = calls.allocations.readings_of(name)
     most = max(readings, key=lambda one: one.live_bytes, default=None)
     return row._replace(
-        # Of what is read once a second: the most may have been more.
+        # Read once a second: the real peak can be higher.
         peak_bytes=most.live_bytes if most else None,
         peak_unix_ns=most.unix_ns if most else None,
         readings=tuple(MemoryReading(*one) for one in readings),
@@ -189,9 +190,9 @@ def _runtime_first(item: tuple[tuple[int, str], CallBalance]) -> tuple[bool, int
 
 
 def with_churn(row: DeviceMemory, churn: Iterable[Churn]) -> DeviceMemory:
-    """Return a row that says which calls cost time, and what to do, each with its number."""
+    """Return a row with alarms and advice on calls that cost time, with figures."""
     ranked = sorted(churn, key=lambda one: (-one.time_ns, one.kind, one.place))[:_MAX_CHURN]
-    # What a line frees past the allocator, another one allocated: that one is to change.
+    # A line that only frees past the allocator is not advised: the allocating line has to change.
     helped = [
         one for one in ranked if one.kind != CauseKind.ALLOCATOR_BYPASS or one.calls > one.frees
     ]

@@ -1,4 +1,4 @@
-"""What calls have to do with memory."""
+"""Roles of APIs in memory management."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,7 +8,7 @@ from otel_gpu.wire.probe_table import APIS
 
 
 class AllocationRole(StrEnum):
-    """What a call does with memory."""
+    """The role of a call."""
 
     ALLOCATE = "allocate"
     FREE = "free"
@@ -25,7 +25,7 @@ _ROLES: Mapping[int, AllocationRole] = {
 ROLES: Mapping[str, AllocationRole] = {
     api.name: _ROLES[api.family] for api in APIS if api.family in _ROLES
 }
-"""Of APIs that allocate or free."""
+"""Roles of APIs that allocate or free."""
 
 ROLE_WORDS: Mapping[AllocationRole, str] = {
     AllocationRole.ALLOCATE: "allocates on the device",

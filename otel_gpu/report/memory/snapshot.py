@@ -1,4 +1,4 @@
-"""What holds the memory of a device, and why it ran out, as a document says it."""
+"""Rows of device memory from a snapshot, and why memory ran out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,11 +41,11 @@ from otel_gpu.wire.frames import PYTHON, Frame
 from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
 
 MAX_HOLDERS: Final = 100
-"""Lines in each list of a document; the rest of them is one row."""
+"""Lines in each list of a document; the rest is one row."""
 
 _NS_PER_US = 1_000
 _NS_PER_MINUTE = 60_000_000_000
-# Segments that came and went: so many, and so many a minute, that they cost time.
+# Thresholds of segment churn: count, and count per minute.
 _CHURN, _CHURN_PER_MINUTE = 10, 30
 _STUCK_SHARE, _FULL_SHARE = 0.2, 0.8
 
@@ -54,10 +54,10 @@ def memory_rows(
     snapshots: Iterable[tuple[MemorySnapshot, BlockWalk, Sequence[Failure]]],
 ) -> tuple[tuple[DeviceMemory, ...], tuple[str, ...]]:
     """
-    Return what is to be said of what allocators hold of devices, and what is not known of it.
+    Return rows of device memory, and notes on what is not known.
 
     Args:
-        snapshots: Each with what led to it, and the requests in it that failed.
+        snapshots: Each with its history, and its failed requests.
     """
     rows: list[DeviceMemory] = []
     notes: list[str] = []
@@ -111,7 +111,9 @@ def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failur
         advice=(),
         readings=tuple(_readings(snapshot, history)),
     )
-    row = _with_room(_with_sizes(row=row, snapshot=snapshot, at_end=at_end, place_of=place_of))
+    row = _with_free_space(
+        _with_sizes(row=row, snapshot=snapshot, at_end=at_end, place_of=place_of)
+    )
     alarms = (*failure_alarms(row.ooms), *_alarms(row))
     advice = [text for failure in failures for text in advise(failure)]
     return row._replace(alarms=alarms, advice=tuple(dict.fromkeys([*advice, *_advice(row)])))
@@ -147,8 +149,8 @@ def _with_sizes(
     )
 
 
-def _with_room(row: DeviceMemory) -> DeviceMemory:
-    """Return it with how much of the device is left, where the size of the device is known."""
+def _with_free_space(row: DeviceMemory) -> DeviceMemory:
+    """Adds the unreserved and usable bytes, if the device's size is known."""
     capacity, stuck, pending = row.capacity_bytes, row.stuck_bytes, row.pending_bytes
     if capacity is None or capacity < row.reserved_bytes or stuck is None or pending is None:
         return row
@@ -159,7 +161,7 @@ def _with_room(row: DeviceMemory) -> DeviceMemory:
 
 
 def _readings(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[MemoryReading]:
-    """Yield what was in use over time; of each stretch the moment of the most."""
+    """Memory in use over time: the peak of each interval."""
     unix_us = snapshot.operations.unix_us
     if not any(unix_us):
         return
@@ -186,29 +188,29 @@ def _notes(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[str]:
 
 
 def place_text(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> str:
-    """Return a line of a program for the middle of a sentence."""
+    """Return a code location for the middle of a sentence."""
     return describe_place(frame_of(row))
 
 
 def kept_for(kept: KeptMemory) -> str:
-    """Return whom free memory is kept for, and who allocated there, for the middle of a sentence."""
+    """Return the pool or stream of kept memory, and its main line, for the middle of a sentence."""
     what = pool_name(kept.pool) if kept.pool != SHARED else f"stream {kept.stream}"
     what += ", small requests" if kept.is_small else ""
     return f"{what}, where {place_text(kept.holders[0])} allocated" if kept.holders else what
 
 
 def cause_name(row: OutOfMemoryRow) -> str:
-    """Return why a request failed, in two words."""
+    """Return the cause of a failed request in two words."""
     return row.cause.replace("_", " ")
 
 
 def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> Frame:
-    """Return a line of a program as a frame."""
+    """Return a code location as a frame."""
     return Frame(kind=PYTHON, function=row.function, file=row.file, line=row.line)
 
 
 def holdings(holders: Sequence[LineHolding]) -> tuple[Holding, ...]:
-    """Return who holds memory, as a document says it; the last row is of all that find no room."""
+    """Return rows of holders; the last row is the sum of those beyond the limit."""
     rows = [
         Holding(
             function=one.place.function,
@@ -239,7 +241,7 @@ def _pinned_by(pin: Pin) -> PinnedBy:
 
 
 def out_of_memory(failure: Failure) -> OutOfMemoryRow:
-    """Return a request that failed, as a document says it."""
+    """Return the row of a failed request."""
     place = failure.place
     return OutOfMemoryRow(
         unix_ns=failure.unix_ns or None,
@@ -285,7 +287,7 @@ def _pools(segments: Iterable[Segment]) -> Iterator[MemoryPool]:
 
 
 def failure_alarms(ooms: Iterable[OutOfMemoryRow]) -> Iterator[str]:
-    """Say which requests failed, and why."""
+    """Yield a sentence for each failed request."""
     for oom in ooms:
         yield f"A request for {format_size(oom.asked_bytes)} failed in {place_text(oom)}: {cause_name(oom)}."
 
@@ -318,7 +320,7 @@ def _churns(row: DeviceMemory) -> bool:
 
 
 def _stuck_when_full(row: DeviceMemory) -> int:
-    """Return what is stuck between blocks where that matters: the device is nearly full; else 0."""
+    """The stuck bytes if the device is nearly full; else 0."""
     capacity, stuck = row.capacity_bytes, row.stuck_bytes or 0
     if not capacity or row.reserved_bytes <= capacity * _FULL_SHARE:
         return 0

@@ -1,8 +1,8 @@
 """
-Memory snapshots as what a live capture would have said of them, so that they can be kept and sent.
+Memory snapshots as readings of a live capture, so that they can be stored and exported.
 
-What the allocator held at some hundred moments, who held it at the peak and in the end, and the
-requests that failed, with what was where. How blocks lie in between is in reports only.
+Contains the allocator's totals at some hundred times, the holders at the peak and at the end, and
+the failed requests with block maps. Only reports have the block layout in between.
 """
 
 from collections import Counter
@@ -36,15 +36,15 @@ from otel_gpu.wire.bodies import MemoryMapFacts
 from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot
 
 MAX_MAPPED: Final = 4_096
-"""Blocks of the map of one request that failed, the largest ones."""
+"""Blocks in the map of one failed request, the largest ones."""
 
 _NS_PER_US = 1_000
-# What telemetry calls a program whose name is not known.
+# The service name of a program without a known name.
 _SERVICE = "unknown_service:python"
 
 
 class AsReadings:
-    """Hands activities on to an observer, with readings in the place of memory snapshots."""
+    """Passes activities to an observer, with readings in place of memory snapshots."""
 
     def __init__(self, observer: Observer) -> None:
         self._observe = observer.observe
@@ -58,7 +58,7 @@ class AsReadings:
         )
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Pass one activity on."""
         if isinstance(activity, CaptureActivity):
             self._ids = SpanIds(activity.seed)
             attributes = {"service.name": _SERVICE}
@@ -79,9 +79,9 @@ class AsReadings:
 def readings_of(
     activity: MemoryActivity, process: Program, ids: SpanIds
 ) -> Iterator[BlocksActivity | OutOfMemoryActivity]:
-    """Yield what a snapshot says, in order of time."""
+    """Yield a snapshot's readings, in order of time."""
     snapshot, history = activity.snapshot, walk_back(activity.snapshot)
-    moments = _Moments(activity=activity, process=process, ids=ids, history=history)
+    walk = _SnapshotWalk(activity=activity, process=process, ids=ids, history=history)
     at_end = len(snapshot.operations)
     failed = [
         at
@@ -91,13 +91,13 @@ def readings_of(
     readings = {*reading_times(history), history.peak_at, at_end}
     for at in sorted({*readings, *failed}):
         if at in readings:
-            yield moments.reading(at, has_holders=at in (history.peak_at, at_end))
+            yield walk.reading(at, has_holders=at in (history.peak_at, at_end))
         if at in failed:
-            yield moments.failure(at)
+            yield walk.failure(at)
 
 
-class _Moments:
-    """Goes through a snapshot once, from its beginning on."""
+class _SnapshotWalk:
+    """Walks through a snapshot once, from its beginning."""
 
     def __init__(
         self, activity: MemoryActivity, process: Program, ids: SpanIds, history: BlockWalk
@@ -113,7 +113,7 @@ class _Moments:
         self._known: dict[int, CallStack] = {}
 
     def reading(self, at: int, *, has_holders: bool) -> BlocksActivity:
-        """Return what was held before an operation, and by whom, where that is asked for."""
+        """Return the totals before an operation, optionally with holders."""
         self._advance(at)
         history = self._history
         live, before = history.totals_bytes[at], history.totals_bytes[0]
@@ -146,7 +146,7 @@ class _Moments:
         )
 
     def failure(self, at: int) -> OutOfMemoryActivity:
-        """Return a request that failed."""
+        """Return a failed request."""
         self._advance(at)
         operations, unix_ns = self._snapshot.operations, self._unix_ns(at)
         stack = self._stack(operations.stacks[at])
@@ -215,7 +215,7 @@ class _Moments:
             held = sums.setdefault(number, [0, 0])
             held[0] += size_bytes
             held[1] += 1
-        # Two numbers can be one stack.
+        # Two numbers can be the same stack.
         found: dict[int, list[int]] = {}
         for number in sums.keys() | self._allocated.keys():
             stack = self._stack(number)

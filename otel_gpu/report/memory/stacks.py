@@ -1,4 +1,4 @@
-"""Which stacks hold the memory of devices, or allocated it, as a report of stacks."""
+"""Stacks that hold or allocated device memory, as a stack report."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -32,12 +32,12 @@ _ANYBODY = Program(
 
 class MemoryStackCollector:
     """
-    Watches activities, and adds up who holds memory.
+    Adds up device memory by stack.
 
     Args:
-        window: What is asked about.
+        window: The reported time.
         kind: One of ``top_stacks.MEMORY``.
-        pids: Only these processes; empty: all. A snapshot does not say whose it is.
+        pids: Only these processes; empty: all. The process of a snapshot is unknown.
         rejected: Records that could not be decoded, by reason; read at the end.
     """
 
@@ -59,7 +59,7 @@ class MemoryStackCollector:
         self._extent = CaptureExtent()
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         self._extent.observe(activity)
         self._agent.observe(activity)
         match activity:
@@ -71,7 +71,7 @@ class MemoryStackCollector:
                 pass
 
     def finish(self, source: str, notes: Sequence[str] = ()) -> StackReport:
-        """Make the report; ``source`` is what was looked at, ``notes`` what else is to be known."""
+        """Make the report; ``source`` is its name, ``notes`` are further notes."""
         every = sorted(self._rows(), key=_order)
         rows, rest = every[:MAX_ROWS], every[MAX_ROWS:]
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns

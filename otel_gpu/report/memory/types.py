@@ -1,15 +1,15 @@
-"""The nouns of a document that say what holds the memory of a device. Sizes are bytes."""
+"""Rows of device memory in a document. Sizes are bytes."""
 
 from typing import NamedTuple
 
 from otel_gpu.state.memory.allocations import AllocationWindow
-from otel_gpu.state.memory.sizes import FileHolder as FileHolder  # noqa: PLC0414 -- likewise
-from otel_gpu.state.memory.sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- likewise
-from otel_gpu.state.memory.snapshot import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
+from otel_gpu.state.memory.sizes import FileHolder as FileHolder  # noqa: PLC0414 -- as above
+from otel_gpu.state.memory.sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- as above
+from otel_gpu.state.memory.snapshot import Layer as Layer  # noqa: PLC0414 -- a type of documents, too
 
 
 class Holding(NamedTuple):
-    """What a line of a program holds; a function in brackets stands for what has no line."""
+    """Memory held by a line of a program; a function in brackets stands for unknown code."""
 
     function: str
     file: str
@@ -19,7 +19,7 @@ class Holding(NamedTuple):
 
 
 class PinnedBy(NamedTuple):
-    """A line whose blocks keep ``hole_bytes`` beside them from being given back or merged."""
+    """A line whose blocks keep ``hole_bytes`` beside them from being released or merged."""
 
     function: str
     file: str
@@ -30,7 +30,7 @@ class PinnedBy(NamedTuple):
 
 
 class MemoryPool(NamedTuple):
-    """Segments that serve the same requests: a hole in one helps no request to another."""
+    """Segments that serve the same requests; their holes cannot serve others."""
 
     pool: tuple[int, int]
     stream: int
@@ -44,7 +44,7 @@ class MemoryPool(NamedTuple):
 
 
 class ChurnRow(NamedTuple):
-    """How many blocks of one size were allocated; ``holders``: up to 3, who allocated the most."""
+    """Allocated blocks of one size; ``holders``: up to 3 lines that allocated most of them."""
 
     block_bytes: int
     blocks: int
@@ -53,7 +53,10 @@ class ChurnRow(NamedTuple):
 
 
 class PinnedHoleRow(NamedTuple):
-    """A hole of which ``stuck_bytes`` cannot be given back; ``holders``: of the blocks at its ends."""
+    """
+    A hole with ``stuck_bytes`` that cannot be released; ``holders``: lines of the blocks at its
+    ends.
+    """
 
     hole_bytes: int
     stuck_bytes: int
@@ -75,9 +78,9 @@ class KeptMemory(NamedTuple):
 
 class OutOfMemoryRow(NamedTuple):
     """
-    A request that failed; see ``explain.chains.Failure``.
+    A failed request; see ``explain.chains.Failure``.
 
-    ``free_bytes`` is what the device had free. What may be None is so where it is not known.
+    ``free_bytes`` is the device's free memory. None: not known.
     """
 
     unix_ns: int | None
@@ -100,7 +103,7 @@ class OutOfMemoryRow(NamedTuple):
 
 
 class MemoryReading(NamedTuple):
-    """What was in use and reserved at one moment."""
+    """Memory in use and reserved at one time."""
 
     unix_ns: int
     live_bytes: int
@@ -108,7 +111,10 @@ class MemoryReading(NamedTuple):
 
 
 class GrowingLine(NamedTuple):
-    """A line whose memory grows steadily; ``full_in_s``: when it will be all, None: not known."""
+    """
+    A line whose memory grows steadily; ``full_in_s``: time until the device is full, None: not
+    known.
+    """
 
     function: str
     file: str
@@ -121,38 +127,39 @@ class GrowingLine(NamedTuple):
 
 class DeviceMemory(NamedTuple):
     """
-    What one process holds of one device, as one layer says.
+    Memory of one process on one device, as one layer reports it.
 
     The layers hold the same memory: they are never added up. ``reserved_bytes`` is the sum of
-    requested, rounding, pending, stuck and whole free bytes; what a source cannot say is None.
-    ``holders`` are those at the peak, by what they asked for, and ``end_holders`` those in the end.
+    requested, rounding, pending, stuck and whole free bytes; None: the source lacks the value.
+    ``holders`` are those at the peak, by requested bytes, and ``end_holders`` those at the end.
 
     Attributes:
-        pid: None: the source does not say.
-        live_bytes: In use, as large as the blocks are.
+        pid: None: the source lacks it.
+        live_bytes: In use, by block size.
         peak_bytes: The most that was in use.
         stuck_bytes: Free between blocks that are in use.
-        whole_free_bytes: Free, and can be given back to the device.
-        churn: What was allocated while it was recorded, also what is free again.
-        leaks: Who allocated in each phase that repeats and freed nothing.
-        alarms: What went wrong, each for an effect that it had.
-        blocks: Of which blocks it is known where they were allocated: ``memory.blocks``; None: all
-            that a source recorded.
+        whole_free_bytes: Free, and can be released to the device.
+        churn: Allocations while it was recorded, including freed ones.
+        leaks: Lines that allocated in each repeated phase and freed nothing.
+        alarms: Problems, each with its effect.
+        blocks: The blocks with known code locations: ``memory.blocks``; None: all that a source
+            recorded.
         before_bytes: In use since before the attach, and still.
-        unknown_bytes: In use, and where it was allocated is not known.
-        coverage: Share of the allocator's reports whose total agreed with what was seen.
-        readings: What was in use and reserved over time.
-        growth: Which lines hold more and more.
-        windows: How the calls of a runtime or driver that allocate went over time.
-        files: What is in use in the end, by file.
-        largest_blocks: In use in the end, up to 10.
-        churn_sizes: Of which sizes most was allocated, up to 15, of blocks from 1 MiB on.
-        segment_sizes: Segments by how large they are.
-        holes: Up to 20, of which most is stuck.
-        unreserved_bytes: Of the device, what is not reserved; None also where more is reserved than
-            the device is said to have.
-        usable_bytes: Of the device, what blocks could have: all but what is stuck, pending or kept by private pools.
-        pooled_bytes: Free as a whole in private pools, which give it back when nothing uses them any more.
+        unknown_bytes: In use, without a known code location.
+        coverage: Share of the allocator's reports whose total agreed with the followed blocks.
+        readings: Memory in use and reserved over time.
+        growth: Lines that hold more and more.
+        windows: Allocating calls of a runtime or driver over time.
+        files: Memory in use at the end, by file.
+        largest_blocks: In use at the end, up to 10.
+        churn_sizes: The most allocated sizes, up to 15, of blocks from 1 MiB on.
+        segment_sizes: Segments by size.
+        holes: Up to 20, those with most stuck bytes.
+        unreserved_bytes: Of the device, not reserved; None also if more is reserved than the
+            device's stated size.
+        usable_bytes: Of the device, available to blocks: all but stuck, pending and private pools'
+            memory.
+        pooled_bytes: Whole free segments in private pools, which release them when unused.
     """
 
     pid: int | None

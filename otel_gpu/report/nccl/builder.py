@@ -1,4 +1,4 @@
-"""How far ranks are with their collectives, as a document says it: made of what was read."""
+"""Rows of communicators, made from the state of their ranks."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
@@ -19,12 +19,12 @@ from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
 
 MAX_COMMUNICATORS: Final = 256
-"""In a document: those that hang, then those in which most time was spent."""
+"""In a document: hanging ones, then those with most waiting time."""
 
 _PER_RANK = frozenset(
     {wire.COLLECTIVE_ALL_GATHER, wire.COLLECTIVE_REDUCE_SCATTER, wire.COLLECTIVE_ALL_TO_ALL}
 )
-"""Operations whose calls have the part of one rank."""
+"""Operations whose calls state the size of one rank's part."""
 _POINT_TO_POINT = frozenset({wire.COLLECTIVE_SEND, wire.COLLECTIVE_RECEIVE})
 _BROADCASTS = frozenset({wire.COLLECTIVE_BROADCAST, wire.COLLECTIVE_REDUCE})
 _HANGS = frozenset({RankState.RANK_MISSING, RankState.RANKS_DISAGREE})
@@ -32,7 +32,7 @@ _NS_PER_S = 1e9
 
 
 class _Counted(NamedTuple):
-    """What a rank did in the window."""
+    """A rank's counts in the window."""
 
     called: int
     completions: int
@@ -46,12 +46,12 @@ def communicator_rows(
     communicators: CommunicatorStates, end_unix_ns: int, chosen: Collection[int] = ()
 ) -> tuple[tuple[CommunicatorReport, ...], tuple[str, ...]]:
     """
-    Return what is to be said of communicators, and what is not known of them.
+    Return rows of communicators, and notes on what is not known.
 
     Args:
-        communicators: How far their ranks are.
-        end_unix_ns: When that was.
-        chosen: Only those of these pids; empty: all.
+        communicators: The state of their ranks.
+        end_unix_ns: The time of that state.
+        chosen: Only communicators of these pids; empty: all.
     """
     groups = [
         group
@@ -83,7 +83,7 @@ def _rank(group: RankGroup, member: Member, now: int) -> Rank:
     last, counted = member.last, _counted(member)
     oldest = member.called_at_most_ktime_ns(last.completed + 1) if last.pending else 0
     asked = next((call.signature for call in reversed(member.calls)), None)
-    # Of one that waits, where it does.
+    # The place where it waits, if it does.
     stack = member.stack_of(last.completed + 1)
     place = find_allocating_place(stack.frames) if stack else None
     return Rank(
@@ -142,7 +142,7 @@ def _counted(member: Member) -> _Counted:
 
 
 def _bandwidths(group: RankGroup) -> tuple[float | None, float | None]:
-    """Return bytes in a second, of the algorithm and of the bus, of the rank that waited least."""
+    """Bytes per second, of the algorithm and of the bus, of the rank that waited least."""
     counted = [_counted(one) for one in group.members.values()]
     done = [one for one in counted if one.completions and one.waited_ns and one.called]
     if not done or group.rank_count < 1:
@@ -154,14 +154,14 @@ def _bandwidths(group: RankGroup) -> tuple[float | None, float | None]:
             whole = size_bytes * (group.rank_count if operation in _PER_RANK else 1)
             algorithm += whole
             bus += whole * bus_factor(operation, group.rank_count)
-    # What is not known to be done is in the bytes, and not in the time.
+    # Calls that are not known to be complete count in the bytes, but not in the time.
     share = min(1.0, least.completions / least.called)
     per_s = share / least.waited_ns * _NS_PER_S
     return algorithm * per_s, bus * per_s
 
 
 def bus_factor(operation: int, rank_count: int) -> float:
-    """Return how often the bytes of a collective go over each link, as nccl-tests counts it."""
+    """Return how often the bytes of a collective cross each link, by the formula of nccl-tests."""
     if operation == wire.COLLECTIVE_ALL_REDUCE:
         return 2 * (rank_count - 1) / rank_count
     return 1.0 if operation in _BROADCASTS else (rank_count - 1) / rank_count

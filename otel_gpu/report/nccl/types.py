@@ -1,4 +1,4 @@
-"""How far ranks are with their collectives, as a document says it: its nouns."""
+"""Rows of communicators and their ranks in a document."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class OperationCalls(NamedTuple):
     """
     Calls of one operation on a communicator, by one rank.
 
-    ``size_bytes`` is elements times the size of their type, as the calls have it.
+    ``size_bytes`` is elements times the size of their type, as passed to the calls.
     """
 
     operation: str
@@ -23,29 +23,29 @@ class OperationCalls(NamedTuple):
 
 class Rank(NamedTuple):
     """
-    One rank of a communicator that is on this host; None: not known.
+    One rank of a communicator on this host; None: not known.
 
     Attributes:
         process: Its process.
-        rank: Its number in the job, or in this communicator where that is not known of all ranks.
-        device: As the process sees it.
+        rank: Its number in the job, or in this communicator if that is not known of all ranks.
+        device: The process's device index.
         called: The number of the last collective that it called.
-        completed: Up to which number its program knows them to be done.
-        pending: How many it called and does not know to be done.
-        pending_ns: For how long the oldest of them has been so, as far as is known.
+        completed: The last number that its program has seen complete.
+        pending: Collectives that it called and has not seen complete.
+        pending_ns: The age of the oldest pending one, as known.
         calls: Collectives, sends and receives in the window, by operation, the most bytes first.
         captured: Calls in the window that became part of a graph; replays are not seen.
         failed: Calls in the window that failed.
-        completions: Collectives of the window that its program learned to be done.
-        in_flight_ns: From their calls to when it learned that.
-        waited_for_others_ns: For how long others had not called what it had.
-        kept_others_waiting_ns: How long others waited for it, all of them together.
-        last: What the last collective asked for; empty: it called none.
-        async_error: The ``ncclResult_t`` that its program was last told; 0: none.
-        is_late: Whether it was made before it was watched, so that numbers cannot be compared.
+        completions: Collectives of the window that its program saw complete.
+        in_flight_ns: Sum of the times from their calls until then.
+        waited_for_others_ns: Time in which others had not called what it had.
+        kept_others_waiting_ns: Time that others waited for it, summed over them.
+        last: The request of the last collective; empty: it called none.
+        async_error: The last ``ncclResult_t`` that its program received asynchronously; 0: none.
+        is_late: Whether it was created before it was watched, so that numbers cannot be compared.
         has_left: Whether it was aborted or destroyed, or its process ended.
-        stack: Where it called the oldest collective that is pending, else the last one.
-        where: The line of the program's own code in that.
+        stack: Where it called the oldest pending collective, else the last one.
+        where: The line of the program's own code in that stack.
     """
 
     process: Program
@@ -72,19 +72,19 @@ class Rank(NamedTuple):
 
 class CommunicatorReport(NamedTuple):
     """
-    A communicator, as far as it is on this host; None: not known.
+    A communicator's ranks on this host; None: not known.
 
     Attributes:
         id: The same on all ranks, as 16 hex digits.
-        rank_count: How many ranks it has, on all hosts.
-        absent: How many of them are not on this host, or not watched.
-        state: How its ranks stand to each other in the end.
-        number: Of the first collective that is not done; 0: none is known to be.
-        waiting: Who waits for whom in it, in words; empty: nobody does, as far as is known.
-        algorithm_bytes_per_s: Bytes of its collectives by the time that they were in flight, of the rank
-            for which that was the shortest. It is at least so much: they may have been queued behind others.
-        bus_bytes_per_s: The same with the usual factors, for comparison with what links can do.
-        ranks: Those on this host, in their order.
+        rank_count: Count of its ranks, on all hosts.
+        absent: Count of ranks that are not on this host, or not watched.
+        state: The state of its ranks at the end.
+        number: Of the first collective that is not complete; 0: none is known.
+        waiting: Which ranks wait for which, in words; empty: no known wait.
+        algorithm_bytes_per_s: Bytes of its collectives divided by their time in flight, of the rank
+            with the shortest time. A lower bound: they may have been queued behind others.
+        bus_bytes_per_s: The same with nccl-tests' factors, for comparison with the speed of links.
+        ranks: Those on this host, in order.
     """
 
     id: str | None

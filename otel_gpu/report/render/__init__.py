@@ -1,1 +1,3 @@
-"""Faces of the document: it comes in, text goes out, and nothing else is read."""
+"""
+Renderers of the document: text, HTML, the screen of ``top``, flame graphs and exchange formats.
+"""

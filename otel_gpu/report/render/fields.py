@@ -1,4 +1,4 @@
-"""Fields of the document's nouns as tables show them: each is named, written and sorted once."""
+"""Fields of the document's rows, as tables show them: each has one name, format and order."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ Read = Callable[[Any], Any]
 Key = TypeVar("Key", bound=str | tuple[str, str])
 Amount = TypeVar("Amount", int, float)
 SHOWN_SHARE = 0.005
-"""What is less of a whole is not named."""
+"""Parts with a smaller share of a whole are omitted."""
 _NS_PER_S = 1e9
 
 
 class Cell(NamedTuple):
-    """What a cell shows, and what it is sorted by: its text, where that is ``None``."""
+    """The text of a cell, and its sort key; ``None``: the text is the key."""
 
     shown: Any
     value: float | None = None
@@ -29,9 +29,10 @@ class Cell(NamedTuple):
 
 class Field(NamedTuple):
     """
-    A heading, and how a cell is made of a row; figures stand at the right, text at the left.
+    A column: heading, and a function from a row to a cell; figures are right-aligned, text
+    left-aligned.
 
-    Where there is no room for all, those of the highest ``rank`` are left out first.
+    If not all columns fit, those with the highest ``rank`` are omitted first.
     """
 
     heading: str
@@ -41,31 +42,31 @@ class Field(NamedTuple):
     rank: int = 1
 
     def of(self, read: Read) -> "Field":
-        """Return the same field of what a row holds."""
+        """Return the same field, of a part of a row."""
         return self._replace(cell=lambda row: self.cell(read(row)))
 
 
 def text(heading: str, read: Read, about: str = "", rank: int = 1) -> Field:
-    """Return a field of text, or of whatever a sentence can hold."""
+    """Return a field of text, or of a sentence."""
     return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about, rank=rank)
 
 
 def figure(
     heading: str, read: str | Read, form: Callable[[Any], str], about: str = "", rank: int = 1
 ) -> Field:
-    """Return a field of numbers, by the name of what a row has or how it is found."""
+    """Return a field of numbers, from an attribute's name or a function."""
     find = attrgetter(read) if isinstance(read, str) else read
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
         number = find(row)
-        # Of what was not counted there is no figure.
+        # What was not counted has an empty cell.
         return Cell(form(number), None if math.isnan(number) else number)
 
     return Field(heading, cell, about=about, rank=rank)
 
 
 def largest_first(amounts: Mapping[Key, Amount], least: float = 0) -> list[tuple[Key, Amount]]:
-    """Return amounts in the order in which they are named, but for those too small to matter."""
+    """Return amounts, the largest first, except those below ``least``."""
     ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
     return [(name, amount) for name, amount in ranked if amount >= least]
 
@@ -76,17 +77,17 @@ def in_full(number: int) -> str:
 
 
 def unless_nothing(duration_ns: float) -> str:
-    """Write a duration; one of nothing is left out."""
+    """Write a duration; empty for 0."""
     return format_duration(duration_ns) if duration_ns else ""
 
 
 def over_time(start_unix_ns: int, columns: Sequence[Field]) -> tuple[Field, ...]:
     """
-    Return the fields of rows of ``Document.over_time``: when each began, what it holds, its phase.
+    Return the fields of rows of ``Document.over_time``: offset, the given columns, phase.
 
     Args:
-        start_unix_ns: When the window began.
-        columns: Of slots. Where no capture was they are empty.
+        start_unix_ns: The start of the window.
+        columns: Columns of time buckets; empty cells where no capture ran.
     """
 
     def unless_uncovered(field: Field) -> Field:
@@ -99,20 +100,20 @@ def over_time(start_unix_ns: int, columns: Sequence[Field]) -> tuple[Field, ...]
 
 
 def offset_of(row: TimeBucket | Window, start_unix_ns: int) -> str:
-    """How long after a moment something begins."""
+    """Return the time from a start to the row."""
     seconds = ((row.start_unix_ns or 0) - start_unix_ns) / _NS_PER_S
     return f"+{seconds:.3f}".rstrip("0").rstrip(".") + " s"
 
 
 def phase_text(row: TimeBucket | Window) -> str:
-    """Write the phase of a slot, or that no capture was there, and how long."""
+    """Write the phase of a time bucket, or the length of a time without a capture."""
     if isinstance(row, TimeBucket):
         return str(phase_of(row))
     return f"{NO_CAPTURE} for {format_duration((row.end_unix_ns or 0) - (row.start_unix_ns or 0))}"
 
 
 def _per_second(name: str) -> Read:
-    return lambda slot: getattr(slot, name) / slot.length_ns * _NS_PER_S
+    return lambda bucket: getattr(bucket, name) / bucket.length_ns * _NS_PER_S
 
 
 def _mean(sum_name: str, count_name: str) -> Read:

@@ -3,9 +3,8 @@ Folded stacks: one line per stack, frames joined by semicolons, outermost first.
 
     train.py (4242);<module> (train.py:102);step (train.py:74);cudaMalloc (libcudart.so.12) 820
 
-This is the format of Brendan Gregg's FlameGraph scripts, which most tools read. It has no
-way to escape a semicolon, so one in a name becomes a colon. Of a difference there are two
-weights, as difffolded.pl has them.
+This is the format of Brendan Gregg's FlameGraph scripts, which most tools read. It cannot escape
+a semicolon, so one in a name becomes a colon. A difference has two weights, as in difffolded.pl.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ def folded_differences(diff: StackDiff) -> Iterator[str]:
     """
     Yield a line for each stack of a difference: its weights before and after.
 
-    Those before are scaled, so that both have the same sum (as ``difffolded.pl -n`` does it).
+    The weights before are scaled, so that both have the same sum (as ``difffolded.pl -n`` does).
     """
     before, after = diff.totals
     for stack in diff.stacks:

@@ -1,12 +1,12 @@
 """
-A timeline as Chrome trace events, which the Perfetto UI (https://ui.perfetto.dev) opens.
+A timeline as Chrome trace events, for the Perfetto UI (https://ui.perfetto.dev).
 
-The facts of the format: an event is an object with a phase ``ph``. ``X`` is a slice with a start and
-a duration, ``i`` a moment with a scope, ``C`` a counter, ``s`` and ``f`` the two ends of an arrow with
-one id, and ``M`` names a process or a thread. Times are microseconds, here with three digits behind the
-point; they count from ``otherData.origin_unix_ns``, since Unix time in nanoseconds is more than a number
-of JSON holds in most readers. Slices of one thread have to lie in each other or apart: what does not
-is drawn as a thread of its own, beside it.
+The format: an event is an object with a phase ``ph``. ``X`` is a slice with a start and a duration,
+``i`` an instant with a scope, ``C`` a counter, ``s`` and ``f`` the two ends of an arrow with one
+id, and ``M`` names a process or a thread. Times are microseconds with three decimals. They count
+from ``otherData.origin_unix_ns``, since most readers cannot hold Unix time in nanoseconds in a
+number of JSON. Slices of one thread have to be nested or disjoint: others are drawn in another lane
+beside it.
 """
 
 import json
@@ -19,12 +19,12 @@ from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Details, Instant, L
 from otel_gpu.report.wording.formats import printable
 
 MAX_LANES = 64
-"""Of one track, of slices that do not lie in each other."""
+"""Of one track, for slices that are neither nested nor disjoint."""
 MAX_TRACKS = 100_000
 
 _ARROWS = "arrows"
 _BEFORE_NS = 86_400 * 1_000_000_000
-# Numbers of threads from here on are none of the kernel's, which has 22 bits for them.
+# Thread numbers from here on are lanes: the kernel's thread ids have 22 bits.
 _FIRST_LANE = 1 << 23
 _KEPT_SPANS = 4_096
 
@@ -34,8 +34,8 @@ class PerfettoFile:
     Writes a timeline to a stream as it comes.
 
     Args:
-        stream: Where to.
-        about_unix_ns: About when it begins. No time may be more than a day before that.
+        stream: The target.
+        about_unix_ns: The approximate start. No time can be more than a day before it.
     """
 
     def __init__(self, stream: TextIO, about_unix_ns: int) -> None:
@@ -51,15 +51,15 @@ class PerfettoFile:
         stream.write('{"displayTimeUnit":"ns","traceEvents":[')
 
     def ended(self, drawn: Slice) -> ArrowEnd | None:
-        """Draw a slice, after those of its track that ended before; None: there is no room."""
+        """Draw a slice, after those of its track that ended before; None: it does not fit."""
         return self._slice(drawn, began=False)
 
     def began(self, drawn: Slice) -> ArrowEnd | None:
-        """Draw a slice, after those of its track that began before; None: there is no room."""
+        """Draw a slice, after those of its track that began before; None: it does not fit."""
         return self._slice(drawn, began=True)
 
     def instant(self, drawn: Instant) -> None:
-        """Draw a moment."""
+        """Draw an instant."""
         self._name_process(drawn.track.process, drawn.track.process_name)
         place = {"pid": drawn.track.process, "tid": drawn.track.thread}
         self._event(
@@ -68,12 +68,12 @@ class PerfettoFile:
             at=place,
             drawn=drawn,
             s="p",
-            args=_inert(drawn.details),
+            args=_sanitize(drawn.details),
         )
         self.written["instants"] += 1
 
     def level(self, drawn: Level) -> None:
-        """Draw figures."""
+        """Draw counters."""
         self._name_process(drawn.process, drawn.process_name)
         place = {"pid": drawn.process}
         self._event(
@@ -89,13 +89,13 @@ class PerfettoFile:
             ("f", drawn.target, drawn.target_unix_ns),
         ):
             at = {"pid": place.process, "tid": place.lane}
-            # Without it an arrow ends at the next slice, and not at the one that it points into.
+            # Without it an arrow ends at the next slice, not at the one that contains its end.
             more = {"bp": "e"} if phase == "f" else {}
             self._event(phase=phase, unix_ns=unix_ns, at=at, drawn=drawn, id=self._arrows, **more)
         self.written[_ARROWS] += 1
 
     def close(self, source: str, notes: Sequence[str], losses: Mapping[str, int]) -> None:
-        """Write the end, without which it is no JSON; the stream stays open."""
+        """Write the end of the JSON document; the stream stays open."""
         left_out = [f"{count:,} {what} left out" for what, count in self.left_out.items()]
         about = {
             "source": printable(source),
@@ -122,7 +122,7 @@ class PerfettoFile:
             at=place,
             drawn=drawn,
             dur=duration,
-            args=_inert(drawn.details),
+            args=_sanitize(drawn.details),
         )
         self.written["slices"] += 1
         return ArrowEnd(track.process, lane)
@@ -159,11 +159,11 @@ class PerfettoFile:
         name += f" [{lane}]" if lane > 1 else ""
         at = {"pid": track.process, "tid": number}
         self._metadata("thread_name", at, name=name)
-        # Those of one thread stand below each other.
+        # Lanes of one thread are next to each other.
         self._metadata("thread_sort_index", at, sort_index=track.thread % _FIRST_LANE)
 
-    def _metadata(self, kind: str, at: Mapping[str, int], **said: object) -> None:
-        self._write({"ph": "M", "name": kind, **at, "args": said})
+    def _metadata(self, kind: str, at: Mapping[str, int], **arguments: object) -> None:
+        self._write({"ph": "M", "name": kind, **at, "args": arguments})
 
     def _event(
         self,
@@ -188,10 +188,10 @@ class PerfettoFile:
 
 class _Lane:
     """
-    Says whether slices lie in each other or apart; knows the latest of them.
+    A lane of slices that are nested or disjoint.
 
-    What comes in order of ends: those that lie in no other one. In order of starts: those in which
-    the last one lies, from the outermost on.
+    In order of ends it keeps those that no other one contains. In order of starts it keeps those
+    that contain the last one, outermost first.
     """
 
     __slots__ = ("_before_ns", "_spans", "number")
@@ -199,11 +199,11 @@ class _Lane:
     def __init__(self, number: int) -> None:
         self.number = number
         self._spans: list[tuple[int, int]] = []
-        # What is before that is not known any more.
+        # Slices before this are forgotten.
         self._before_ns = 0
 
     def takes(self, start_ns: int, end_ns: int, *, began: bool) -> bool:
-        """Take a slice in if it has room."""
+        """Adds a slice if it is nested or disjoint."""
         spans = self._spans
         if start_ns < self._before_ns:
             return False
@@ -230,15 +230,15 @@ def _microseconds(time_ns: int) -> float:
     return time_ns / 1_000
 
 
-def _inert(details: Details) -> dict[str, object]:
-    return {name: _inert_value(value) for name, value in (details or {}).items()}
+def _sanitize(details: Details) -> dict[str, object]:
+    return {name: _sanitize_value(value) for name, value in (details or {}).items()}
 
 
-def _inert_value(value: object) -> object:
+def _sanitize_value(value: object) -> object:
     match value:
         case str():
             return printable(value)
         case list() | tuple():
-            return [_inert_value(one) for one in value]
+            return [_sanitize_value(one) for one in value]
         case _:
             return value

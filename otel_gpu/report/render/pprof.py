@@ -1,10 +1,10 @@
 """
-Stacks as a file for pprof: ``go tool pprof``, and whatever else reads its format.
+Stacks as a file for pprof: ``go tool pprof``, and other readers of its format.
 
 The format is the message ``perftools.profiles.Profile`` of
-https://github.com/google/pprof/blob/main/proto/profile.proto, compressed with gzip. What of it is
-written is described below as its fields are there; frames are inner ones first. Who a stack is of
-are labels: ``-tagroot process`` puts them into the graph, ``-tagfocus pid=4242`` chooses.
+https://github.com/google/pprof/blob/main/proto/profile.proto, compressed with gzip. The table below
+has the fields that are written; frames are innermost first. Process and thread of a stack are
+labels: ``-tagroot process`` puts them into the graph, ``-tagfocus pid=4242`` filters.
 """
 
 import gzip
@@ -74,7 +74,7 @@ _KINDS: Mapping[str, Any] = {
     "int64": FieldDescriptorProto.TYPE_INT64,
     "uint64": FieldDescriptorProto.TYPE_UINT64,
 }
-# By kind of report: its measures, and what pprof is to call them.
+# By kind of report: its measures, with pprof's names.
 _VALUES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     CALLED: {CALLS: ("calls", "count"), TIME: ("time", "nanoseconds"), BYTES: ("bytes", "bytes")},
     WAITED: {CALLS: ("waits", "count"), TIME: ("delay", "nanoseconds")},
@@ -90,13 +90,13 @@ _MOST = (1 << 63) - 1
 
 
 def pprof_file(report: StackReport) -> bytes:
-    """Return the file; what pprof shows at first is the report's measure."""
+    """Return the file; pprof's default is the report's measure."""
     return gzip.compress(_profile(report).SerializeToString(deterministic=True), mtime=0)
 
 
 def _profile(report: StackReport) -> Any:  # noqa: ANN401 -- made from the table above
     texts: defaultdict[str, int] = defaultdict(lambda: len(texts))
-    # The format wants the empty one to be the first.
+    # The format requires the empty string first.
     texts[""]
     frames: defaultdict[Frame, int] = defaultdict(lambda: len(frames) + 1)
     values = _VALUES[report.kind]
@@ -118,16 +118,16 @@ def _profile(report: StackReport) -> Any:  # noqa: ANN401 -- made from the table
         default_sample_type=texts[values[measures[0]][0]],
     )
     if report.kind == CPU:
-        # A sample says itself for how long it stands.
+        # Each sample states the time that it represents.
         profile.period_type.CopyFrom(profile.sample_type[-1])
         profile.period = 1
-    # Names stay without the one that symbols have in a library: pprof would demangle that again, and
-    # take the brackets of <module> for a template's.
+    # Names are written without the library's mangled form, which pprof would demangle: it takes the
+    # brackets of <module> for a template's.
     functions: defaultdict[tuple[int, int], int] = defaultdict(lambda: len(functions) + 1)
     for frame, number in frames.items():
         name = printable(frame.function) if frame.file else whole_line(frame)
-        told = texts[name or "??"], texts[printable(frame.file or frame.module)]
-        line = {"function_id": functions[told], "line": min(frame.line, _MOST)}
+        title = texts[name or "??"], texts[printable(frame.file or frame.module)]
+        line = {"function_id": functions[title], "line": min(frame.line, _MOST)}
         profile.location.add(id=number, line=[line])
     for (name_at, file_at), number in functions.items():
         profile.function.add(id=number, name=name_at, filename=file_at)
@@ -157,7 +157,7 @@ def _message(name: str) -> Any:  # noqa: ANN401 -- a class that is made here
             one.type = _KINDS.get(kind, one.TYPE_MESSAGE)
             if kind not in _KINDS:
                 one.type_name = f".{_PACKAGE}.{kind}"
-    # A pool of its own: another library may bring the same name.
+    # In a pool of its own: another library may define the same name.
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return GetMessageClassesForFiles([_FILE], pool)[f"{_PACKAGE}.{name}"]

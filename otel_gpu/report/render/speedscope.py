@@ -1,9 +1,9 @@
 """
 Stacks as a file for speedscope (https://www.speedscope.app), which runs in a browser.
 
-One profile per process (or thread, where these are kept apart) and measure; speedscope switches between them. The facts of its
-format: frames are shared by all profiles, a sample is a list of their numbers from the
-outermost to the innermost, and there is one weight for each sample.
+One profile per process (or thread, where they are separate) and measure; speedscope switches
+between them. The format: frames are shared by all profiles, a sample is a list of their indices
+from the outermost to the innermost, and there is one weight for each sample.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}
 
 
 def speedscope_document(report: StackReport) -> dict[str, Any]:
-    """Return the document; the profile that is shown first is of the report's measure."""
-    # Their numbers, in the order in which they are first seen.
+    """Return the document; the profile that is shown first has the report's measure."""
+    # Indices, in the order of first use.
     frames: defaultdict[Frame, int] = defaultdict(lambda: len(frames))
     by_process: dict[tuple[object, ...], list[StackRow]] = {}
     for row in report.rows:
         tid = row.thread.tid if row.thread else 0
         by_process.setdefault((key_of(row.process), tid), []).append(row)
-    # How many samples and waits there are, together, is a measure of nothing.
+    # A sum of counts of samples and waits has no meaning.
     others = (
         () if report.kind in (*GRAPHS, *MEMORY) else (one for one in MEASURES if one != report.by)
     )

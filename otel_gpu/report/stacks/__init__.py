@@ -1,1 +1,1 @@
-"""Reports of stacks."""
+"""Stack reports."""

@@ -1,9 +1,9 @@
 """
-The difference of two reports of stacks: what grew, and what shrank, as shares of the whole.
+The difference of two stack reports: growth and shrinkage, as shares of the whole.
 
-A capture that was longer, or had more threads, has more of everything. So a stack's share of its
-own report is what is compared. Processes have their names and no numbers here, which no other run
-has; a frame is the same where its text is, so a function that moved to another line is another one.
+A longer capture, or one with more threads, has more of everything, so shares of each report are
+compared. Processes appear by name only, since pids differ between runs. Frames are equal if their
+texts are, so a function that moved to another line is a different frame.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from otel_gpu.report.stacks.top_stacks import StackReport
 
 
 class DiffStack(NamedTuple):
-    """A stack, outermost frame first, and what it weighs in both reports."""
+    """A stack, outermost frame first, and its weight in both reports."""
 
     frames: tuple[FoldedFrame, ...]
     before: int
@@ -23,7 +23,7 @@ class DiffStack(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is compared, and its shares of both reports, 0 to 1."""
+    """A compared stack or frame, with its shares of both reports, 0 to 1."""
 
     frames: tuple[FoldedFrame, ...]
     before: float
@@ -31,12 +31,12 @@ class Change(NamedTuple):
 
     @property
     def change(self) -> float:
-        """How much the share grew; less than 0: it shrank."""
+        """The growth of the share; below 0: it shrank."""
         return self.after - self.before
 
 
 class StackDiff(NamedTuple):
-    """Two reports of one kind and measure, and their stacks; those that changed most come first."""
+    """Two reports of one kind and measure, and their stacks, most changed first."""
 
     before: StackReport
     after: StackReport
@@ -44,7 +44,7 @@ class StackDiff(NamedTuple):
 
     @property
     def totals(self) -> tuple[int, int]:
-        """What all stacks weigh, before and after."""
+        """The weight of all stacks, before and after."""
         return self.before.total(), self.after.total()
 
     def changes(self) -> list[Change]:
@@ -53,10 +53,10 @@ class StackDiff(NamedTuple):
         return [Change(stack.frames, *_shares(stack[1:], totals)) for stack in self.stacks]
 
     def by_frame(self) -> list[Change]:
-        """Return the shares of all that runs through each frame; what changed most comes first."""
+        """Return the shares of all stacks that contain each frame, most changed first."""
         weights: defaultdict[FoldedFrame, list[int]] = defaultdict(lambda: [0, 0])
         for stack in self.stacks:
-            # One that calls itself is in a stack more than once.
+            # A recursive function is in a stack more than once.
             for frame in set(stack.frames):
                 if frame.type not in (PROCESS, THREAD, DEVICE):
                     weights[frame][0] += stack.before
@@ -67,7 +67,7 @@ class StackDiff(NamedTuple):
 
 
 def compare(before: StackReport, after: StackReport) -> StackDiff:
-    """Compare two reports of one kind, by the measure that the first one is in order of."""
+    """Compare two reports of one kind, by the first one's measure."""
     weights: defaultdict[tuple[FoldedFrame, ...], list[int]] = defaultdict(lambda: [0, 0])
     for place, report in enumerate((before, after)):
         for stack in fold(report.rows, before.by, numbered=False):

@@ -1,8 +1,8 @@
 """
-Top stacks as one JSON document: what ``stacks --json`` prints.
+Top stacks as one JSON document: the output of ``stacks --json``.
 
-A contract, as that of ``explain --json`` is: ``stacks_schema.json`` beside this module says
-what it holds, and ``stacks_diff_schema.json`` what a difference does.
+A contract, as that of ``explain --json``: ``stacks_schema.json`` beside this module describes it,
+and ``stacks_diff_schema.json`` describes a difference.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ SCHEMA_VERSION = 1
 
 def make_stacks_document(report: StackReport, limit: int) -> dict[str, Any]:
     """
-    Return the document; it holds nothing but what JSON can.
+    Return the document as plain JSON values.
 
     Args:
-        report: What to tell.
-        limit: How many stacks are listed; the totals are of all.
+        report: The report.
+        limit: Count of listed stacks; the totals are of all.
     """
     listed = report.rows[:limit]
     return {
@@ -39,7 +39,7 @@ def make_stacks_document(report: StackReport, limit: int) -> dict[str, Any]:
 
 
 def make_diff_document(diff: StackDiff, limit: int) -> dict[str, Any]:
-    """Return a difference as ``stacks_diff_schema.json`` has it; ``limit``: stacks and frames listed."""
+    """Return a difference by ``stacks_diff_schema.json``; ``limit``: listed stacks and frames."""
     changes, frames = diff.changes(), diff.by_frame()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -60,9 +60,9 @@ def make_diff_document(diff: StackDiff, limit: int) -> dict[str, Any]:
 
 
 def coverage_form(report: StackReport) -> dict[str, int | None]:
-    """Return of how much the stacks are."""
+    """Return the counts of what the stacks cover."""
     counts: dict[str, int | None] = {
-        # What has none is in the graph all the same, where time is added up.
+        # Graphs of time include what has no stack.
         "with_stack": report.seen - (report.without_stack if report.kind in GRAPHS else 0),
         "without_stack": report.without_stack,
         "stand_for": report.stand_for,

@@ -1,4 +1,4 @@
-"""One stack of a window, by its id."""
+"""Finds one stack of a window by its id."""
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -10,15 +10,15 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import CallStack
 
 MAX_OPEN = 10_000
-"""Calls that had not returned, as far as they are counted."""
+"""The limit of counted open calls."""
 
 
 class StackFinder:
     """
-    Watches activities for one stack.
+    Searches activities for one stack.
 
     Attributes:
-        found: The stack; None: nothing was there.
+        found: The stack; None: not found.
     """
 
     def __init__(self, stack_id: int) -> None:
@@ -28,15 +28,15 @@ class StackFinder:
 
     @property
     def open_calls(self) -> int:
-        """How many calls that had not returned were there."""
+        """The number of open calls at this stack."""
         return len(self._open_calls)
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Search one activity."""
         if isinstance(activity, CallActivity | StallActivity | SampleActivity | OpenCallActivity):
             stack = activity.stack
             if stack is not None and stack.id == self._id:
                 self.found = stack
                 if isinstance(activity, OpenCallActivity) and len(self._open_calls) < MAX_OPEN:
-                    # One that goes on is reported again and again.
+                    # An open call is reported repeatedly.
                     self._open_calls.add((activity.event.tid, activity.start_unix_ns))

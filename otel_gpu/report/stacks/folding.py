@@ -1,4 +1,4 @@
-"""Folded stacks: each whole path once, from the process inwards, with what it weighs."""
+"""Folded stacks: each distinct path once, from the process inwards, with its weight."""
 
 import itertools
 from collections import Counter
@@ -21,7 +21,10 @@ PROCESS, THREAD, DEVICE = "process", "thread", "device"
 
 
 class FoldedFrame(NamedTuple):
-    """A frame's text, its type (``process``, ``thread``, ``device`` or as of frames), and a short text if it has one."""
+    """
+    A frame's text, its type (``process``, ``thread``, ``device`` or as of frames), and its short
+    text, if any.
+    """
 
     text: str
     type: str
@@ -29,7 +32,7 @@ class FoldedFrame(NamedTuple):
 
 
 class FoldedStack(NamedTuple):
-    """A stack with the process below it, outermost first, and what it weighs."""
+    """A stack below its process, outermost frame first, and its weight."""
 
     frames: tuple[FoldedFrame, ...]
     weight: int
@@ -37,9 +40,9 @@ class FoldedStack(NamedTuple):
 
 def fold(rows: Iterable[StackRow], by: str, *, numbered: bool = True) -> Iterator[FoldedStack]:
     """
-    Yield the stacks that weigh anything by one of ``MEASURES``, each of a process once.
+    Yield the distinct stacks of each process with a weight above 0 by one of ``MEASURES``.
 
-    ``numbered``: processes and threads have their numbers, which no other run has.
+    ``numbered``: processes and threads have their ids, which differ between runs.
     """
     weights: Counter[tuple[FoldedFrame, ...]] = Counter()
     # Most stacks share most of their frames.

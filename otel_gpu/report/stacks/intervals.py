@@ -1,10 +1,9 @@
 """
-Spells: time that threads spent at one place of their programs, on a CPU or off it.
+Intervals: time that threads spent at one place of their programs, on or off a CPU.
 
-A sample is a spell on a CPU, as long as the time that it stands for. A stall is up to two: the
-thread was blocked, then ready and waited for a CPU. Each has one stack from the process to the
-kernel: what the program called, the CUDA call that it was in, the functions of the kernel, and of
-a wait, in brackets, what it was for.
+A sample is an interval on a CPU, as long as the time that it represents. A stall is up to two:
+blocked, then ready and waiting for a CPU. Each has one stack from the process to the kernel: the
+program's frames, the CUDA call, the kernel's functions, and for a wait its reason in brackets.
 """
 
 import re
@@ -22,7 +21,7 @@ from otel_gpu.wire.thread_states import ThreadState
 
 ON_CPU, RUN_QUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUN_QUEUE, "off_cpu"
 WAIT = "wait"
-"""The type of a frame that says what a wait was for."""
+"""The type of a frame with the reason of a wait."""
 _UNKNOWN = CallStack(
     id=0,
     frames=(Frame(CUT, "stack not known"),),
@@ -33,21 +32,21 @@ _UNKNOWN = CallStack(
 )
 
 _IN_CALL = (wire.CONTEXT_CALL, wire.CONTEXT_SYNCHRONIZE)
-# As symbols of the driver are exported: cuMemAlloc_v2, cuLaunchKernel_ptsz.
+# Suffixes of exported driver symbols: cuMemAlloc_v2, cuLaunchKernel_ptsz.
 _VARIANT = re.compile(r"(_v\d+)?(_pt(sz|ds))?")
 
 
 class StackInterval(NamedTuple):
     """
-    One of them.
+    One interval.
 
     Attributes:
-        name: ``on_cpu``, what the thread was blocked on, ``run_queue``, or ``off_cpu`` where it is
-            not known which of the two that was.
-        time_ns: How long it was, or stands for.
+        name: ``on_cpu``, the reason of a block, ``run_queue``, or ``off_cpu`` if the reason is
+            unknown.
+        time_ns: Its length, or the time that it represents.
         api: The CUDA API that the thread was in; empty: none.
         functions: Of the kernel, innermost first.
-        stack: Where in its program the thread was; None: not known.
+        stack: The thread's user stack; None: not known.
     """
 
     name: str
@@ -57,7 +56,7 @@ class StackInterval(NamedTuple):
     stack: CallStack | None
 
     def whole(self) -> CallStack:
-        """Return the whole stack; its id is that of the program's, 0 where that is not known."""
+        """Return the whole stack; its id is the user stack's, 0 if that is not known."""
         inner = [Frame(KERNEL, function) for function in self.functions]
         if self.name != ON_CPU:
             inner.insert(0, Frame(WAIT, f"[{self.name}]"))
@@ -68,7 +67,7 @@ class StackInterval(NamedTuple):
 def intervals_of(
     activity: SampleActivity | StallActivity, window: Window
 ) -> Iterator[StackInterval]:
-    """Yield the spells of an activity, as far as they are in a window."""
+    """Yield an activity's intervals, cut to a window."""
     if isinstance(activity, SampleActivity):
         yield from _of_sample(activity, window)
     else:
@@ -118,7 +117,7 @@ def _name(number: int) -> str:
 
 
 def _with_call(frames: tuple[Frame, ...], api: str) -> tuple[Frame, ...]:
-    """Put the CUDA call among the frames, outside of the library's own, if it is not there."""
+    """Inserts the CUDA call outside of the library's own frames, if it is missing."""
     if not api or any(_is_call(frame.function, api) for frame in frames):
         return frames
     own = [place for place, frame in enumerate(frames) if frame_type(frame) == CUDA]

@@ -1,4 +1,4 @@
-"""What all threads of a process do at a moment: the document of ``stacks --now``."""
+"""The state of all threads of a process at one time: the document of ``stacks --now``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ class ThreadNow(NamedTuple):
     One thread.
 
     Attributes:
-        reason: What it waits for, if it is blocked; else ``NONE``.
+        reason: The reason of its wait, if it is blocked; else ``NONE``.
         is_interruptible: False: no signal ends its wait.
-        time_in_state_ns: How long it has been so, at least; None: not known.
-        is_late: Its stack is of when it last entered the kernel: a tick ago at most, mostly.
-        calls: The CUDA calls that it is in, by name, the outermost first.
-        stack: None: nothing of its user space could be read.
-        kernel_functions: Innermost first; empty: it is in none, or on a CPU.
+        time_in_state_ns: Time in this state, at least; None: not known.
+        is_late: Its stack is from its last entry into the kernel, usually a tick ago at most.
+        calls: Names of the CUDA calls that it is in, outermost first.
+        stack: None: its user stack could not be read.
+        kernel_functions: Innermost first; empty: it is not in the kernel, or on a CPU.
     """
 
     pid: int
@@ -42,7 +42,9 @@ class ThreadNow(NamedTuple):
 
 
 class ThreadsReport(NamedTuple):
-    """All threads of some processes, with their names by pid, and how long the look at them took."""
+    """
+    All threads of some processes; ``processes`` has names by pid, ``took_ns`` the time of the dump.
+    """
 
     processes: Mapping[int, str]
     unix_ns: int
@@ -52,12 +54,12 @@ class ThreadsReport(NamedTuple):
 
     @property
     def unreadable(self) -> int:
-        """How many threads have user space that could not be read."""
+        """The number of threads whose user stack could not be read."""
         return sum(thread.stack is None for thread in self.threads)
 
     @property
     def incomplete(self) -> int:
-        """How many threads have a stack of which a part is missing."""
+        """The number of threads with an incomplete stack."""
         return sum(
             thread.stack is not None and not thread.stack.complete for thread in self.threads
         )
@@ -65,9 +67,9 @@ class ThreadsReport(NamedTuple):
 
 def group_threads(threads: Iterable[ThreadNow]) -> list[Sequence[ThreadNow]]:
     """
-    Return the threads that do the same in the same place together.
+    Group threads with the same state, calls and stack.
 
-    First those in CUDA calls, then by state; of these the largest groups.
+    Threads in CUDA calls come first, then by state; within these the largest groups.
     """
     groups: dict[object, list[ThreadNow]] = {}
     for thread in threads:
@@ -84,7 +86,7 @@ def _rank(group: Sequence[ThreadNow]) -> tuple[bool, int, int, int]:
 
 
 def make_threads_document(report: ThreadsReport) -> dict[str, Any]:
-    """Return the document; it holds nothing but what JSON can."""
+    """Return the document as plain JSON values."""
     stacks = {thread.stack.id: thread.stack for thread in report.threads if thread.stack}
     return {
         "schema_version": SCHEMA_VERSION,

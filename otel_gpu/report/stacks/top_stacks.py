@@ -1,17 +1,15 @@
 """
-Top stacks: where in a program its CUDA calls, or its waits, are made, and its time is spent.
+Top stacks: code locations of a program's CUDA calls, waits and time.
 
-Not every call has a span, and only what has a span has a stack. What is added up here is
-therefore kept apart: how many calls with a stack were seen, and for how many they stand. A
-call that was picked as one of a thousand stands for a thousand; one that was chosen for
-what it is (slow, failed) stands for itself. How many calls there really were is known from
-the kernel's counters, and is said besides.
+Only calls with a span have a stack, and not every call has a span. So two counts are kept: the
+calls seen with a stack, and the calls that they represent. A call that was sampled one in a
+thousand represents a thousand; one that was recorded because it was slow or failed represents
+itself. The kernel's counters have the real count, which is shown as well.
 
-Time on CPUs is added up from samples, by what each stands for; time off them from the waits that
-became spans. There, what has no stack is added up too, so that shares are of all of it.
+Time on CPUs is the sum of what samples represent; time off CPUs is the sum of waits with spans.
+Both include what has no stack, so that shares are of the whole.
 
-More is played than a window holds, so that what was usual before is known; where calls were
-made says nothing about another time.
+The source plays activities outside of the window, too, for baselines; calls outside are not added.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,14 +35,14 @@ from otel_gpu.state.capture_state import COUNTED, CaptureState
 from otel_gpu.state.memory.blocks import By
 
 MAX_ROWS = 16_384
-"""Stacks kept apart, each per process and API; what is beyond them is counted."""
+"""Distinct stacks per process and API; further ones are only counted."""
 
 CALLS, TIME, BYTES = "calls", "time", "bytes"
 MEASURES = (TIME, CALLS, BYTES)
 
 
 class StackKind(StrEnum):
-    """What stacks are of."""
+    """The kind of a stack report."""
 
     CALLS = "calls"
     WAITS = "waits"
@@ -59,7 +57,7 @@ class StackKind(StrEnum):
 CALLED, WAITED = StackKind.CALLS, StackKind.WAITS
 CPU, OFF_CPU, WALL = GRAPHS = (StackKind.CPU, StackKind.OFF_CPU, StackKind.WALL)
 IN_USE, ALLOCATED, PEAK = MEMORY = (StackKind.IN_USE, StackKind.ALLOCATED, StackKind.PEAK)
-"""Of the memory of devices; see ``memory_stacks``."""
+"""Stacks of device memory; see ``report.memory.stacks``."""
 _TITLES = {
     IN_USE: "device memory in use in the end",
     ALLOCATED: "device memory allocated, also what is free again",
@@ -68,23 +66,29 @@ _TITLES = {
     OFF_CPU: "time off CPUs",
     WALL: "time on and off CPUs",
 }
-_NOUNS = {CALLED: "call", WAITED: "wait", CPU: "sample", OFF_CPU: "wait", WALL: "sample or wait"}
+_UNIT_NAMES = {
+    CALLED: "call",
+    WAITED: "wait",
+    CPU: "sample",
+    OFF_CPU: "wait",
+    WALL: "sample or wait",
+}
 
 
 class StackRow(NamedTuple):
     """
-    All calls of one API that one process made from one place, or all its waits or samples there.
+    All calls of one API by one process from one place, or all its waits or samples there.
 
     Attributes:
         process: The process.
-        name: The API; of waits what they were for, of samples ``on_cpu``; see ``spells``.
+        name: The API; for waits the reason, for samples ``on_cpu``; see ``intervals``.
         stack: The place.
-        seen: How many there were, of calls and waits with a span.
-        calls: How many those stand for; so do the next two.
+        seen: Count of calls and waits with a span.
+        calls: Count that they represent; the next two are of these.
         time_ns: The time inside them, together.
-        size_bytes: What they copied, set or allocated, of those that did not fail.
+        size_bytes: Bytes copied, set or allocated by calls that succeeded.
         thread: The thread; None: all of the process.
-        device: Of memory, the device as the process sees it; else None.
+        device: For memory, the process's device index; else None.
     """
 
     process: Program
@@ -107,18 +111,18 @@ class StackReport(NamedTuple):
     The stacks of a capture, those with most of a measure first.
 
     Attributes:
-        source: What was looked at.
+        source: The name of the source.
         kind: ``calls``, ``waits``, or one of ``GRAPHS`` or ``MEMORY``.
-        by: The measure that the rows are in order of.
-        seen: Calls, waits or blocks with a stack; of ``GRAPHS``, all waits and samples.
+        by: The measure of the rows' order.
+        seen: Calls, waits or blocks with a stack; for ``GRAPHS``, all waits and samples.
         without_stack: Those without one.
-        stand_for: Calls that those with a stack stand for.
-        counted: How many calls there were; None where it is not known.
-        losses: What was lost, by reason; reasons that occurred.
-        notes: What a reader has to know.
-        samples: How many of them are samples of threads on CPUs.
-        on_cpu_ns: What those stand for, together.
-        counted_on_cpu_ns: Time on CPUs by the kernel's account; None where it is not known.
+        stand_for: Calls that those with a stack represent.
+        counted: Count of all calls; None: not known.
+        losses: Losses that occurred, by reason.
+        notes: Notes for the reader.
+        samples: Count of samples of threads on CPUs.
+        on_cpu_ns: The time that those represent.
+        counted_on_cpu_ns: Time on CPUs by the kernel's accounting; None: not known.
     """
 
     source: str
@@ -139,7 +143,7 @@ class StackReport(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What is added up, in words."""
+        """The title of the report."""
         return _TITLES.get(self.kind, f"{self.kind} by {self.by}")
 
     def total(self) -> int:
@@ -149,19 +153,18 @@ class StackReport(NamedTuple):
 
 class StackCollector:
     """
-    Watches activities, and adds up their stacks.
+    Adds up the stacks of activities.
 
-    Without names of APIs, calls inside other CUDA calls are left out: they are a part of
-    those.
+    Without names of APIs, calls inside other CUDA calls are omitted, as parts of those.
 
     Args:
-        window: What is asked about: what touches it is added up.
-        kind: ``CALLED``: of calls; ``WAITED``: of threads that were blocked; ``CPU``, ``OFF_CPU``
-            and ``WALL``: of the time of threads on CPUs, off them, and both.
+        window: The reported time: whatever overlaps it is added.
+        kind: ``CALLED``: calls; ``WAITED``: blocked threads; ``CPU``, ``OFF_CPU`` and ``WALL``:
+            time of threads on CPUs, off them, and both.
         pids: Only these processes; empty: all.
-        names: Only these APIs, or kinds of waits; empty: all.
-        threads: Only threads with these numbers or names, which may be patterns as those of a
-            shell; each is added up for itself. Empty: all, together.
+        names: Only these APIs, or reasons of waits; empty: all.
+        threads: Only threads with these ids or names, as shell patterns; each thread has its own
+            rows. Empty: all, together.
         rejected: Records that could not be decoded, by reason; read at the end.
     """
 
@@ -185,17 +188,17 @@ class StackCollector:
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
-        # Of waits nothing is counted that could stand beside them.
+        # Waits have no counter to compare with.
         self._is_counted = kind in (CALLED, CPU, WALL)
-        self._ledger = CaptureState(window, metrics=COUNTED if kind == CALLED else frozenset())
+        self._state = CaptureState(window, metrics=COUNTED if kind == CALLED else frozenset())
         self._agent = AgentReadings()
         self._extent = CaptureExtent()
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         self._extent.observe(activity)
         if self._is_counted:
-            self._ledger.observe(activity)
+            self._state.observe(activity)
         self._agent.observe(activity)
         match activity:
             case CallActivity() if self._kind == CALLED:
@@ -214,9 +217,9 @@ class StackCollector:
         Make the report.
 
         Args:
-            source: What was looked at.
+            source: The name of the source.
             by: One of ``MEASURES``.
-            notes: What else the reader is to know.
+            notes: Further notes.
         """
         rows = sorted(self._rows.values(), key=lambda row: _order(row, by))
         on_cpu = [row for row in rows if self._kind in GRAPHS and row.name == ON_CPU]
@@ -250,10 +253,10 @@ class StackCollector:
             return
         if event.parent_start_ktime_ns and not self._names:
             return
-        # Only what was sampled and nothing else stands for others.
+        # Only a sampled call without another reason represents others.
         weight = max(1, event.weight) if event.choices == wire.CHOICE_SAMPLED else 1
         duration_ns = max(0, activity.end_unix_ns - activity.start_unix_ns)
-        # A call that failed gave or moved nothing.
+        # A failed call allocated or moved nothing.
         size_bytes = 0 if event.status else weight * event.size_bytes
         self._add(
             activity=activity,
@@ -282,19 +285,19 @@ class StackCollector:
         event = activity.event
         if not self._wants_thread(event.tid, event.comm):
             return
-        for spell in intervals_of(activity, self._window):
-            if not self._wants(event.pid, spell.name, spell.api):
+        for interval in intervals_of(activity, self._window):
+            if not self._wants(event.pid, interval.name, interval.api):
                 continue
-            self._without_stack += spell.stack is None
-            self._incomplete += spell.stack is not None and not spell.stack.complete
-            stack_id = 0 if spell.stack is None else spell.stack.id
-            place = (stack_id, spell.api, spell.functions)
+            self._without_stack += interval.stack is None
+            self._incomplete += interval.stack is not None and not interval.stack.complete
+            stack_id = 0 if interval.stack is None else interval.stack.id
+            place = (stack_id, interval.api, interval.functions)
             self._put(
                 activity=activity,
-                name=spell.name,
+                name=interval.name,
                 place=place,
-                at=spell,
-                amounts=(1, spell.time_ns, 0),
+                at=interval,
+                amounts=(1, interval.time_ns, 0),
             )
 
     def _add(
@@ -350,28 +353,28 @@ class StackCollector:
 
     def _counted(self) -> int | None:
         # Counters are of whole processes.
-        if self._ledger.end_unix_ns is None or self._kind != CALLED or self._threads:
+        if self._state.end_unix_ns is None or self._kind != CALLED or self._threads:
             return None
         return sum(
             series.aggregate.counted
-            for one in self._ledger.figures().values()
+            for one in self._state.figures().values()
             for series in one.calls
             if self._has_counted(series)
         )
 
     def _counted_on_cpu_ns(self) -> int | None:
         is_asked = self._kind in (CPU, WALL) and not self._names and not self._threads
-        if not is_asked or not self._ledger.is_accounted:
+        if not is_asked or not self._state.is_accounted:
             return None
         return sum(
             time.time_ns
-            for one in self._ledger.figures().values()
+            for one in self._state.figures().values()
             for time in one.times
             if time.state == wire.STATE_ON_CPU and self._wants(one.process.pid)
         )
 
     def _has_counted(self, series: Series) -> bool:
-        # As of the stacks: calls inside other calls are parts of those.
+        # As for stacks: calls inside other calls are parts of those.
         is_part = series.key.nested and not self._names
         name = series.api.name if series.api else ""
         return not is_part and self._wants(series.key.pid, name)
@@ -386,14 +389,14 @@ class StackCollector:
         )
 
     def _notes(self, *, has_samples: bool) -> Iterable[str]:
-        noun = _NOUNS[self._kind]
+        name = _UNIT_NAMES[self._kind]
         if self._kind == CALLED and not self._names:
             yield "Calls that were made inside other CUDA calls are parts of those, and not listed."
         if self._kind == WALL and not has_samples:
             yield "No samples of threads on CPUs were taken: this is time off the CPU only."
         if self._incomplete:
             yield (
-                f"The stacks of {_counted(self._incomplete, noun)} are "
+                f"The stacks of {_counted(self._incomplete, name)} are "
                 "incomplete: their outer ends are not known, so that one place can be listed more "
                 "than once."
             )
@@ -414,13 +417,13 @@ class StackCollector:
             yield f"{count_of(samples, 'stack')} not taken, to keep to a limit."
         if self._left_out:
             yield (
-                f"{_counted(self._left_out, noun)} found no room: there are "
+                f"{_counted(self._left_out, name)} found no room: there are "
                 f"more than {MAX_ROWS:,} different stacks."
             )
 
 
-def _counted(count: int, noun: str) -> str:
-    first, *others = noun.split(" or ")
+def _counted(count: int, name: str) -> str:
+    first, *others = name.split(" or ")
     return " or ".join([count_of(count, first), *(one + "s" * (count != 1) for one in others)])
 
 

@@ -1,1 +1,1 @@
-"""What happened when: timelines, and windows in detail."""
+"""Timelines, and windows in detail."""

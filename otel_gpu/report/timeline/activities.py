@@ -1,4 +1,4 @@
-"""What threads and devices did, drawn as it comes: activities in, slices out."""
+"""Draws activities of threads and devices as slices."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -46,11 +46,11 @@ from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 MAX_OPEN = 4_096
 MAX_FRAMES = 24
 OTHERS = 1 << 30
-"""Numbers of processes from here on are none of the kernel's: devices, and pids that are there twice."""
+"""Process numbers from here on are not pids: devices, and pids that occur twice."""
 COMMUNICATION = "communication"
-"""The category of what devices do together."""
+"""The category of work that several devices do together."""
 HOST = OTHERS
-"""The process that stands for the host: its counters."""
+"""The process number of the host: its counters."""
 
 Lasting = TypeVar("Lasting", CallActivity, GapActivity, ForkActivity)
 
@@ -66,13 +66,13 @@ _HOST_WORK = {
 
 class ActivityTracks:
     """
-    Watches activities, and draws what threads did, what they waited for, and how much there was of it.
+    Draws activities: what threads did, their waits, and counters.
 
     Args:
-        drawing: Takes it.
-        window: Nothing else is drawn.
+        drawing: Receives the slices.
+        window: Only this time is drawn.
         pids: Only these processes; empty: all.
-        only_slices: Draw no figures, and say nothing of a slice but its name.
+        only_slices: Draw no counters, and no details of slices.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class ActivityTracks:
     ) -> None:
         self._drawing, self._window, self._pids = drawing, window, frozenset(pids)
         self._only_slices = only_slices
-        # Only what readings add is wanted of it.
-        self._ledger = CaptureState(window, follow=self._follow)
+        # Only the growth of its counters is used.
+        self._state = CaptureState(window, follow=self._follow)
         self._sums: defaultdict[Program, Counter[str]] = defaultdict(Counter)
         self._since_unix_ns = 0
         self._open: dict[tuple[int, int, int], OpenCallActivity] = {}
         self._traces = DeviceTracks(drawing)
 
     def observe(self, activity: object) -> None:
-        """Take one activity."""
+        """Draw one activity."""
         match activity:
             case CallActivity():
                 self._open.pop(_key_of(activity), None)
@@ -111,7 +111,7 @@ class ActivityTracks:
             case ExitActivity():
                 self._draw_exit(activity)
             case CaptureActivity() | AggregatesActivity() if not self._only_slices:
-                self._ledger.observe(activity)
+                self._state.observe(activity)
                 self._draw_levels(activity)
             case PressureActivity() if not self._pids:
                 self._draw_load(activity)
@@ -216,11 +216,11 @@ class ActivityTracks:
             )
         if activity.end_unix_ns > runnable_ns:
             who = Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
-            said: dict[str, object] = {"cpu": event.cpu}
+            queued: dict[str, object] = {"cpu": event.cpu}
             if event.culprit_tid:
-                said["had the CPU"] = describe_thread(who)
+                queued["had the CPU"] = describe_thread(who)
             if event.flags & wire.STALL_IDLE_CPU:
-                said["had the CPU"] = "nobody"
+                queued["had the CPU"] = "nobody"
             self._drawing.ended(
                 Slice(
                     track=track,
@@ -228,7 +228,7 @@ class ActivityTracks:
                     category="wait",
                     start_unix_ns=runnable_ns,
                     end_unix_ns=activity.end_unix_ns,
-                    details=said,
+                    details=queued,
                 )
             )
 
@@ -243,7 +243,7 @@ class ActivityTracks:
             sums["calls/s"] += grown(now.counted, before.counted if before else 0)
 
     def _begin_capture(self, unix_ns: int) -> None:
-        # What was counted in the capture before ends with its last reading.
+        # Rates of the previous capture end with its last reading.
         for process, sums in self._sums.items():
             for name in sums:
                 self._drawing.level(
@@ -264,17 +264,19 @@ class ActivityTracks:
         for process, sums in counted.items():
             for name, total in sums.items():
                 rate = round(total * _NS_PER_S / (unix_ns - since_ns), 3)
-                # From the reading before on: that is when it was so.
+                # From the previous reading on: the rate covers that time.
                 self._drawing.level(
                     _level(process=process, name=name, unix_ns=since_ns, value=rate)
                 )
                 if total:
-                    # Where nothing follows, it falls to that.
+                    # Without a further reading, the rate falls to 0.
                     self._sums[process][name] = 0
 
 
 class DeviceTracks:
-    """Draws traces: threads of the host, streams of devices, and arrows from calls to their work."""
+    """
+    Draws traces: threads of the host, streams of devices, and arrows from launches to their work.
+    """
 
     def __init__(self, drawing: Drawing) -> None:
         self._drawing = drawing
@@ -282,7 +284,7 @@ class DeviceTracks:
         self._others = OTHERS
 
     def draw(self, trace: DeviceTrace) -> None:
-        """Draw all of a trace."""
+        """Draw a trace."""
         enqueued = set(trace.activities.correlations) - {0}
         calls: dict[int, tuple[ArrowEnd, int]] = {}
         host = trace.host
@@ -367,7 +369,7 @@ class DeviceTracks:
                 )
             )
             call = calls.get(done.correlations[row])
-            # Work that begins before its call does is one of clocks that do not agree.
+            # Work that begins before its launch comes from clocks that do not agree: no arrow.
             if place and call and call[1] <= start_ns:
                 self._drawing.arrow(Arrow("enqueued", "launch", *call, place, start_ns))
 
@@ -380,12 +382,12 @@ class DeviceTracks:
 
 
 def device_title(device: int, model: str, source: str) -> str:
-    """Return what the rows of a device stand below."""
+    """Return the title of a device's rows."""
     return f"device {device}{f', {model}' if model else ''} ({source})"
 
 
 def track_of(process: Program, tid: int, comm: str, role: str = "") -> Track:
-    """Return the track of a thread of a process."""
+    """Return the track of a thread."""
     return Track(
         process=process.pid,
         process_name=service_of(process),
@@ -401,8 +403,8 @@ def stack_lines(stack: CallStack | None) -> list[str]:
 
 
 def _in_order(starts_ns: Sequence[int], durations_ns: Sequence[int]) -> Iterator[int]:
-    """Yield rows by their start; of those that begin together the longest first."""
-    # Two sorts that keep the order of equals need less memory than one by pairs.
+    """Rows by start; of equals the longest first."""
+    # Two stable sorts need less memory than one by pairs.
     rows = sorted(range(len(starts_ns)), key=durations_ns.__getitem__, reverse=True)
     rows.sort(key=starts_ns.__getitem__)
     yield from array("I", rows)
@@ -425,7 +427,7 @@ def _key_of(activity: CallActivity | OpenCallActivity) -> tuple[int, int, int]:
 
 def _of_call(activity: CallActivity) -> Details:
     event = activity.event
-    said: dict[str, object] = {
+    details: dict[str, object] = {
         "layer": activity.api.layer_name,
         "blocked_ns": event.blocked_ns,
         "run_queue_ns": event.run_queue_ns,
@@ -437,10 +439,10 @@ def _of_call(activity: CallActivity) -> Details:
         "span_id": activity.span_id.hex(),
     }
     if any(event.grid) and activity.api.layer != wire.LAYER_NCCL:
-        said |= {"grid": list(event.grid), "block": list(event.block)}
+        details |= {"grid": list(event.grid), "block": list(event.block)}
     if activity.device is not None:
-        said["device"] = activity.device.index
-    return {name: value for name, value in said.items() if value not in (0, "", [])}
+        details["device"] = activity.device.index
+    return {name: value for name, value in details.items() if value not in (0, "", [])}
 
 
 def _of_gap(activity: GapActivity) -> Details:
@@ -459,7 +461,7 @@ def _of_fork(activity: ForkActivity) -> Details:
 
 def _of_wait(activity: StallActivity) -> Details:
     event = activity.event
-    said: dict[str, object] = {
+    details: dict[str, object] = {
         "waited for": describe_resource(activity.resource) if activity.resource else "",
         "woken by": describe_thread(Culprit(event.waker_pid, event.waker_tid, event.waker_comm))
         if event.waker_tid
@@ -467,4 +469,4 @@ def _of_wait(activity: StallActivity) -> Details:
         "kernel": list(activity.functions),
         "stack": stack_lines(activity.stack),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in details.items() if value}

@@ -1,4 +1,4 @@
-"""Chains and incidents, drawn: who kept whom waiting, with an arrow from the one to the other."""
+"""Draws chains and incidents, with arrows from culprits to waits."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from otel_gpu.report.wording.formats import describe_kind, describe_thread, form
 from otel_gpu.report.wording.sentences import because, label_of, plain, sentence_of
 
 WHY, KEPT = "why", "kept others waiting"
-"""Roles: what an effect's time was due to, and what others did to it."""
+"""Roles of rows: causes of an effect's time, and culprits' slices."""
 
 
 # What is drawn already, or is not an interval of a thread.
@@ -26,15 +26,15 @@ _NOT_DRAWN = frozenset(
 
 
 class _Kept(NamedTuple):
-    """A wait, and who kept it: numbers of slices."""
+    """Indices of two slices: a wait and its culprit's."""
 
     waited: int
-    keeper: int
+    culprit: int
 
 
 def draw_document(document: Document, drawing: Drawing) -> None:
     """Draw the chains and the incidents of a document."""
-    names = {image.pid: image for image in document.images}
+    names = {program.pid: program for program in document.programs}
     slices: list[Slice] = []
     kept: list[_Kept] = []
     for chain in document.chains:
@@ -42,17 +42,17 @@ def draw_document(document: Document, drawing: Drawing) -> None:
             chain=chain,
             slices=slices,
             kept=kept,
-            names={pid: image.comm for pid, image in names.items()},
+            names={pid: program.comm for pid, program in names.items()},
         )
     places: dict[int, ArrowEnd | None] = {}
-    # Of what begins together, the longer one holds the other.
+    # Of slices with the same start, the longer one contains the other.
     for number in sorted(range(len(slices)), key=lambda at: _order(slices[at])):
         places[number] = drawing.began(slices[number])
     for pair in kept:
-        source, target = places[pair.keeper], places[pair.waited]
+        source, target = places[pair.culprit], places[pair.waited]
         if source and target:
-            begin, end = slices[pair.keeper], slices[pair.waited]
-            # It ends where the wait does: what came of it is that it took so long.
+            begin, end = slices[pair.culprit], slices[pair.waited]
+            # The arrow ends with the wait, since its length is the result.
             last_ns = max(begin.start_unix_ns, end.end_unix_ns - 1)
             drawing.arrow(
                 Arrow(
@@ -72,13 +72,13 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
     effect = chain.effect
     track = track_of(process=effect.process, tid=effect.tid, comm=effect.comm, role=WHY)
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
-    said = [plain(because(cause)) for cause in chain.causes[:3]]
+    texts = [plain(because(cause)) for cause in chain.causes[:3]]
     details: dict[str, object] = {
         "severity": str(chain.severity),
         "excess": format_duration(effect.excess_ns),
         "causes": [
             f"{text}: {format_duration(cause.time_ns)}"
-            for text, cause in zip(said, chain.causes, strict=False)
+            for text, cause in zip(texts, chain.causes, strict=False)
         ],
         "unexplained": format_duration(chain.unexplained_ns),
         "stack": stack_lines(effect.stack),
@@ -115,13 +115,13 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
                 details=reason,
             )
         )
-        keeper = evidence.culprit or evidence.waker
-        if keeper is None or keeper == thread or not keeper.tid:
+        culprit = evidence.culprit or evidence.waker
+        if culprit is None or culprit == thread or not culprit.tid:
             continue
         waits = describe_thread(thread) if thread else f"{effect.comm} ({effect.tid})"
         slices.append(
             Slice(
-                track=_track_of(keeper, names, KEPT),
+                track=_track_of(culprit, names, KEPT),
                 name=f"kept {waits} waiting",
                 category="culprit",
                 start_unix_ns=start_ns,

@@ -1,4 +1,4 @@
-"""What a document says of devices, drawn: their steps, and why they were idle."""
+"""Draws devices of a document: steps, and causes of idle time."""
 
 from otel_gpu.report.devices.types import DeviceReport, GapRow
 from otel_gpu.report.document import Document
@@ -9,12 +9,12 @@ from otel_gpu.report.wording.formats import short_function
 STEP, IDLE = "step", "idle: "
 """Categories; that of idle time ends with its cause."""
 
-# Before the streams, which have their numbers; -1 is an unknown one.
+# Before the streams, which have their own numbers; -1 is an unknown one.
 _STEPS, _GAPS = -3, -2
 
 
 def draw_devices(document: Document, drawing: Drawing) -> None:
-    """Draw the steps of devices, and the longest stretches in which they did nothing."""
+    """Draw the steps of devices, and their longest idle times."""
     for number, row in enumerate(document.devices):
         title = device_title(row.device, row.model, row.source)
         steps = Track(
@@ -55,6 +55,6 @@ def _draw_gaps(row: DeviceReport, track: Track, drawing: Drawing) -> None:
 
 
 def describe_gap(gap: GapRow) -> str:
-    """Say why a device was idle."""
-    said = [short_function(name) for name in (gap.name, gap.python) if name]
-    return f"{gap.cause}: {', in '.join(dict.fromkeys(said))}" if said else gap.cause
+    """Return why a device was idle."""
+    names = [short_function(name) for name in (gap.name, gap.python) if name]
+    return f"{gap.cause}: {', in '.join(dict.fromkeys(names))}" if names else gap.cause

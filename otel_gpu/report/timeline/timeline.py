@@ -1,9 +1,9 @@
 """
-A timeline that fits on a page, however much is drawn on it.
+A timeline of bounded size.
 
-So many items are kept of devices, and as many of threads. Where there are more, those shorter than a
-quantum become one with their neighbours of the same lane, and the quantum doubles until the rest
-fits: what is long stays what it is, and of what is short it is known when, how often and how long.
+A limited number of items is kept for devices, and the same for threads. Beyond it, items shorter
+than a quantum are merged with neighbours in their lane, and the quantum doubles until the rest
+fits: long items stay as they are, short ones keep their time, count and total length.
 """
 
 from collections.abc import Iterator
@@ -15,26 +15,26 @@ from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Instant, Level, Sli
 MAX_ITEMS: Final = 60_000
 """Of devices, and again of threads."""
 MAX_ROWS: Final = 64
-"""Likewise; of more, those are kept that did most."""
+"""Of devices, and again of threads; the busiest are kept."""
 MAX_LANES: Final = 120
 MAX_DEPTH: Final = 24
 MAX_MARKS: Final = 200
 
 WAITS: Final = "waits"
-"""The role of a row with the waits of a thread, which lie in its calls and between them."""
+"""The role of a row with a thread's waits, inside and between its calls."""
 
 _FIRST_QUANTUM_NS = 1 << 10
 _LAST_QUANTUM_NS = 1 << 62
-# Of the items, so that not every one that comes makes room for itself.
+# The share of items that remains after merging, so that not every new item triggers it.
 _KEPT = 0.75
 
 
 class Item(NamedTuple):
     """
-    Something that took time, or ``times`` things too short to be kept apart.
+    Something that took time, or ``times`` things that were too short to stay separate.
 
-    Of several, ``name`` and ``category`` are those of the longest, and ``busy_ns`` is how long they
-    took together, between the start of the first and the end of the last.
+    For several, ``name`` and ``category`` are those of the longest, and ``busy_ns`` is their total
+    length, between the start of the first and the end of the last.
     """
 
     start_unix_ns: int
@@ -47,7 +47,7 @@ class Item(NamedTuple):
 
 
 class TimelineRow(NamedTuple):
-    """A thread or a stream; what lies in something else is in the lane after it."""
+    """A thread or a stream; nested slices are in the following lanes."""
 
     track: Track
     lanes: tuple[tuple[Item, ...], ...]
@@ -62,7 +62,7 @@ class TrackGroup(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment, and what happened."""
+    """A point in time with a text."""
 
     unix_ns: int
     name: str
@@ -70,13 +70,13 @@ class Mark(NamedTuple):
 
 class Timeline(NamedTuple):
     """
-    What happened when.
+    A timeline.
 
     Attributes:
-        groups: Devices, then processes; of each, those that did most first.
-        device_quantum_ns: Items of devices that are shorter may be several things; 0: each is one.
-        thread_quantum_ns: The same of threads.
-        left_out: Things for whose rows or lanes there was no room.
+        groups: Devices, then processes; in each, the busiest first.
+        device_quantum_ns: Shorter items of devices can be several things; 0: none is.
+        thread_quantum_ns: The same for threads.
+        left_out: Things in rows or lanes beyond the limits.
     """
 
     groups: tuple[TrackGroup, ...] = ()
@@ -86,7 +86,7 @@ class Timeline(NamedTuple):
     left_out: int = 0
 
     def items(self) -> Iterator[Item]:
-        """Yield all of it."""
+        """Yield all items."""
         for group in self.groups:
             for row in group.rows:
                 for lane in row.lanes:
@@ -94,7 +94,7 @@ class Timeline(NamedTuple):
 
 
 class TimelineDrawing:
-    """A ``tracks.Drawing`` that keeps what fits; ``max_items`` of devices, and as many of threads."""
+    """A ``tracks.Drawing`` of bounded size; ``max_items`` of devices, and as many of threads."""
 
     def __init__(self, max_items: int = MAX_ITEMS) -> None:
         self._devices, self._threads = _Pool(max_items), _Pool(max_items)
@@ -115,18 +115,18 @@ class TimelineDrawing:
         return ArrowEnd(track.process, track.thread)
 
     def instant(self, drawn: Instant) -> None:
-        """Mark an incident; no other moment is."""
+        """Mark an incident; other instants are not drawn."""
         if drawn.category == "incident" and len(self._marks) < MAX_MARKS:
             self._marks.append(Mark(drawn.unix_ns, drawn.name))
 
     def level(self, drawn: Level) -> None:
-        """Draw nothing: figures have charts of their own."""
+        """Draw nothing: counters have charts of their own."""
 
     def arrow(self, drawn: Arrow) -> None:
         """Draw nothing."""
 
     def finish(self) -> Timeline:
-        """Return the timeline; to be called once, at the end."""
+        """Return the timeline; call it once, at the end."""
         devices, threads = self._devices, self._threads
         return Timeline(
             groups=(*devices.groups(), *threads.groups()),
@@ -141,7 +141,7 @@ class TimelineDrawing:
 
 
 class _Pool:
-    """Rows that share so many items."""
+    """Rows that share a limit of items."""
 
     def __init__(self, max_items: int) -> None:
         self.quantum_ns = 0
@@ -161,12 +161,12 @@ class _Pool:
             self._coarsen()
 
     def groups(self) -> Iterator[TrackGroup]:
-        """Yield what is kept."""
+        """The kept rows, by group."""
         self._keep(MAX_ROWS)
         rows = {track: row.finish() for track, row in self._rows.items()}
         lanes = 0
         grouped: dict[str | int, dict[Track, tuple[tuple[Item, ...], ...]]] = {}
-        # Those that did most come first, as they are in order of that.
+        # They are in order of busy time.
         for track, drawn in rows.items():
             lanes += len(drawn)
             if lanes > MAX_LANES:
@@ -183,7 +183,7 @@ class _Pool:
             yield TrackGroup(name if known else f"{name} ({process})", is_device, rows_of)
 
     def _keep(self, most: int) -> None:
-        """Keep the rows that did most, in order of that."""
+        """Keeps the busiest rows, in that order."""
         ranked = sorted(self._rows.items(), key=lambda one: -one[1].busy_ns)
         self.left_out += sum(row.taken for _, row in ranked[most:])
         self._items -= sum(row.items for _, row in ranked[most:])
@@ -199,10 +199,9 @@ class _Pool:
 
 class _Row:
     """
-    What is kept of a track.
+    The kept items of a track.
 
-    Of what comes in order of starts it is known at once what it lies in; else only in the end, for
-    what is long.
+    In order of starts, nesting is known at once; else only at the end, for long items.
     """
 
     __slots__ = ("_ends_ns", "_is_begin", "_lanes", "busy_ns", "taken", "too_deep")
@@ -220,7 +219,7 @@ class _Row:
         return sum(map(len, self._lanes))
 
     def add(self, drawn: Slice, quantum_ns: int) -> int:
-        """Take a slice; returns how many items more there are now."""
+        """Adds a slice; returns the growth in items."""
         start_ns = drawn.start_unix_ns
         end_ns = max(start_ns, drawn.end_unix_ns)
         depth = _depth(self._ends_ns, start_ns, end_ns) if self._is_begin else 0
@@ -266,7 +265,7 @@ class _Row:
 
 
 class _Lane:
-    """Items that do not lie in each other: long ones, and short ones by the quantum they begin in."""
+    """Items that are not nested: long ones, and short ones by the quantum of their start."""
 
     __slots__ = ("_long", "_short")
 
@@ -285,9 +284,9 @@ class _Lane:
         if item.end_unix_ns - item.start_unix_ns >= quantum_ns:
             self._long.append(item)
             return
-        slot = item.start_unix_ns // quantum_ns
-        known = self._short.get(slot)
-        self._short[slot] = item if known is None else _together(known, item)
+        bucket = item.start_unix_ns // quantum_ns
+        known = self._short.get(bucket)
+        self._short[bucket] = item if known is None else _together(known, item)
 
     def coarser(self, quantum_ns: int) -> "_Lane":
         lane = _Lane()
@@ -310,7 +309,7 @@ def _together(one: Item, other: Item) -> Item:
 
 
 def _depth(ends_ns: list[int], start_ns: int, end_ns: int) -> int:
-    """Return in how many others a slice lies that begin before it; their ends are kept."""
+    """The nesting depth of a slice among those that begin before it; updates their ends."""
     while ends_ns and ends_ns[-1] <= start_ns:
         ends_ns.pop()
     ends_ns.append(end_ns)

@@ -1,22 +1,22 @@
 """
-The nouns of a timeline: tracks, and what is drawn on them.
+Types of a timeline: tracks, and what is drawn on them.
 
-A ``Drawing`` takes them one by one, so that a timeline of any length is drawn in bounded memory.
-Times are Unix nanoseconds.
+A ``Drawing`` receives items one by one, so that a timeline of any length is drawn in bounded
+memory. Times are Unix nanoseconds.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 Details = Mapping[str, object] | None
-"""What is shown of a thing that is looked at: whatever JSON can hold, by name."""
+"""Details of a selected item: JSON values by name."""
 
 
 class Track(NamedTuple):
     """
     A row of a timeline.
 
-    ``role`` keeps rows of one thread apart, and is said behind its name; empty: what it did. Of a
+    ``role`` separates several rows of one thread, and follows its name; empty: its activity. For a
     device, ``thread`` is a stream.
     """
 
@@ -29,7 +29,7 @@ class Track(NamedTuple):
 
 
 class ArrowEnd(NamedTuple):
-    """Where something was drawn, which is what arrows lead to and from."""
+    """The position of a drawn slice, for arrows."""
 
     process: int
     lane: int
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """Something that happened to a process at a moment."""
+    """An event of a process at one time."""
 
     track: Track
     name: str
@@ -57,7 +57,7 @@ class Instant(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What figures of a process were from a moment on."""
+    """Counters of a process from a time on."""
 
     process: int
     process_name: str
@@ -67,7 +67,7 @@ class Level(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """From what was there first to what came of it; both lie in something that was drawn."""
+    """An arrow from a cause to its result; both ends lie in drawn slices."""
 
     name: str
     category: str
@@ -78,19 +78,19 @@ class Arrow(NamedTuple):
 
 
 class Drawing(Protocol):
-    """Takes what is to be drawn."""
+    """Receives the items of a timeline."""
 
     def ended(self, drawn: Slice) -> ArrowEnd | None:
-        """Draw a slice, after those of its track that ended before; None: there is no room."""
+        """Draw a slice, after those of its track that ended before; None: it does not fit."""
 
     def began(self, drawn: Slice) -> ArrowEnd | None:
-        """Draw a slice, after those of its track that began before; None: there is no room."""
+        """Draw a slice, after those of its track that began before; None: it does not fit."""
 
     def instant(self, drawn: Instant) -> None:
-        """Draw a moment."""
+        """Draw an instant."""
 
     def level(self, drawn: Level) -> None:
-        """Draw figures."""
+        """Draw counters."""
 
     def arrow(self, drawn: Arrow) -> None:
         """Draw an arrow."""

@@ -1,4 +1,4 @@
-"""Moments: what threads did in a window, to the microsecond."""
+"""Events of threads in a window, to the microsecond."""
 
 import heapq
 from collections import Counter
@@ -23,7 +23,7 @@ from otel_gpu.report.document import EvidenceKind, Window
 
 
 class WindowEvent(NamedTuple):
-    """One thing that a thread did, or that was done to it; ``what`` is an API or a reason."""
+    """One event of a thread; ``what`` is an API or a reason."""
 
     process: Program
     tid: int
@@ -35,23 +35,23 @@ class WindowEvent(NamedTuple):
 
     @property
     def length_ns(self) -> int:
-        """How long it was; a clock may have stepped."""
+        """Its length; a clock can have been set back."""
         return max(0, self.interval.end_unix_ns - self.interval.start_unix_ns)
 
 
 class WindowDetail:
     """
-    Watches activities, and keeps the longest moments of a window.
+    Keeps the longest events of a window.
 
     Args:
-        window: What is asked about.
+        window: The window.
         pids: Of these processes; empty: all.
         tid: Of this thread; None: all.
-        least_ns: Shorter ones are counted, not kept.
-        limit: How many are kept.
+        least_ns: Shorter ones are only counted.
+        limit: The number that is kept.
 
     Attributes:
-        counts: How many there were, by kind.
+        counts: Counts of events, by kind.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class WindowDetail:
         self.counts: Counter[str] = Counter()
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
-        for moment in self._moments_of(activity):
+        """Add one activity."""
+        for moment in self._events_of(activity):
             if self._chooses(moment):
                 self._keep(moment)
 
     def in_order(self) -> list[WindowEvent]:
-        """Return what was kept, in order of time."""
+        """Return the kept events, in order of time."""
         return [
             entry[-1]
             for entry in sorted(self._longest, key=lambda entry: (-entry[1], -entry[0], entry[2]))
         ]
 
     def left_out(self) -> int:
-        """Return how many of the window are not kept: the shortest."""
+        """Return how many events of the window were not kept: the shortest."""
         return self.counts.total() - len(self._longest)
 
     def _chooses(self, moment: WindowEvent) -> bool:
@@ -110,7 +110,7 @@ class WindowDetail:
         else:
             heapq.heappushpop(self._longest, entry)
 
-    def _moments_of(self, activity: Activity) -> Iterator[WindowEvent]:
+    def _events_of(self, activity: Activity) -> Iterator[WindowEvent]:
         match activity:
             case CallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.end_unix_ns)
@@ -180,7 +180,7 @@ class WindowDetail:
 
 
 def _waker(stall: StallActivity) -> Culprit | None:
-    """Return who ended a wait, unless what ran was interrupted by what did."""
+    """The thread that ended a wait; None for interrupts that ran in another thread's context."""
     event = stall.event
     if not event.waker_tid or event.waker_tid == event.tid:
         return None

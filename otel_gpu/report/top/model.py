@@ -1,18 +1,16 @@
 """
-The board: activities in, what an operator wants to see right now out.
+The model of ``top``: activities in, the current view out.
 
-It is pure: time is what the stream says, so a recording that is played shows what the
-live capture showed. Figures are those of the report; only the window is another.
+Time is that of the stream, so a played recording shows the same as the live capture did. Figures
+are computed as in the report, for another window.
 """
 
 # The interval
 # ------------
-#
-# Counters are read about once a second, and whole: histograms, the time account, then the
-# kernel side's own counters. "Now" is therefore the difference of two such readings, about
-# the interval apart. The first one is made when the probes are there, which takes a while:
-# with it the first interval begins. Between them come partial readings, of processes that
-# end; they count, and end no interval.
+# Counters are read about once a second, completely: histograms, thread times, then the kernel
+# side's own counters. "Now" is the difference of two such readings, about the interval apart. The
+# first reading is made when the probes are in place, and starts the first interval. Partial
+# readings of ending processes come in between; they count, but end no interval.
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -42,7 +40,7 @@ from otel_gpu.state.capture_state import CaptureState, Mark
 from otel_gpu.state.thread_names import ThreadNames
 
 MAX_ENDED = 8_192
-"""Series kept of processes that ended."""
+"""Limit of series of ended processes."""
 
 _NS_PER_S = 1e9
 _NEARLY = 0.9
@@ -56,11 +54,11 @@ class _Figures(NamedTuple):
 
 class TopModel:
     """
-    Watches activities; memory is bounded.
+    Builds views from activities; memory is bounded.
 
     Args:
-        settings: The limits of blame.
-        interval_ns: How long "now" is, about.
+        settings: The settings of explain.
+        interval_ns: The approximate length of "now".
         rejected: Records that could not be decoded, by reason; read for each view.
     """
 
@@ -72,25 +70,25 @@ class TopModel:
         self._rejected = {} if rejected is None else rejected
         self._explainer = Explainer(settings)
         self._extent = CaptureExtent()
-        self._ledger = CaptureState(max_ended=MAX_ENDED)
+        self._state = CaptureState(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
         self._places = CodeLocations(settings.max_processes)
         self._names = ThreadNames()
         self._host = ""
         self._base: Mark = {}
-        # For how long ranks waited for others when the interval began.
+        # The ranks' waits for others at the start of the interval.
         self._lags: dict[ProcessKey, int] = {}
         # 0: nothing was read yet.
         self._base_unix_ns = 0
         self._now: _Figures | None = None
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add one activity."""
         self._extent.observe(activity)
         for _ in self._explainer.push(activity):
             pass  # They are in the incidents.
-        self._ledger.observe(activity)
+        self._state.observe(activity)
         self._agent.observe(activity)
         self._places.observe(activity)
         self._names.observe(activity)
@@ -107,17 +105,17 @@ class TopModel:
                 pass
 
     def close(self) -> None:
-        """Take in that nothing follows: what waited for more becomes an incident."""
+        """Handle the end of the stream: pending chains become incidents."""
         for _ in self._explainer.close():
             pass
 
     def view(self) -> TopView:
-        """What there is to see at this moment of the stream."""
-        self._names.learn_programs(account.process for _, account in self._ledger.accounts.items())
+        """Return the current view."""
+        self._names.learn_programs(account.process for _, account in self._state.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
         lags = self._explainer.communicators.lags(now_unix_ns)
         total = self._figures({}, lags)
-        # The first interval may not be over: what there is of it.
+        # The first interval can be incomplete.
         now = self._now or self._figures_now(now_unix_ns, lags)
         return TopView(
             host=self._host,
@@ -130,14 +128,14 @@ class TopModel:
             incidents=tuple(self._incident_lines(now_unix_ns)),
             open_calls=tuple(self._open_calls.rows(now_unix_ns)),
             losses=self._agent.losses(self._rejected),
-            left_out=self._ledger.left_out + self._ledger.forgotten,
+            left_out=self._state.left_out + self._state.forgotten,
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         self._host = activity.info.get("host", {}).get("name", "")
 
     def _end_interval(self, unix_ns: int) -> None:
-        # Readings are not made to the millisecond: two of them are two seconds apart, or not quite.
+        # Readings are not exact to the millisecond: two of them are about two seconds apart.
         length_ns = unix_ns - self._base_unix_ns
         if length_ns < self._interval_ns * _NEARLY:
             return
@@ -146,16 +144,16 @@ class TopModel:
             self._now = self._figures_now(unix_ns, lags)
             self._places.age()
         self._lags = lags
-        self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
+        self._base, self._base_unix_ns = self._state.mark(), unix_ns
 
     def _figures_now(self, unix_ns: int, lags: Mapping[ProcessKey, int]) -> _Figures:
-        since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
+        since = {program: lag_ns - self._lags.get(program, 0) for program, lag_ns in lags.items()}
         start_unix_ns = self._base_unix_ns or self._extent.start_unix_ns
         return self._figures(self._base, since)._replace(length_ns=unix_ns - start_unix_ns)
 
     def _figures(self, since: Mark, lags: Mapping[ProcessKey, int]) -> _Figures:
-        figures = self._ledger.figures(since).values()
-        rows = api_rows(figures, self._ledger.middles_ns)
+        figures = self._state.figures(since).values()
+        rows = api_rows(figures, self._state.middles_ns)
         return _Figures(
             {(key_of(row.process), row.api): row for row in rows},
             {
@@ -165,19 +163,19 @@ class TopModel:
         )
 
     def _process_lines(self, total: _Figures, now: _Figures) -> Iterable[ProcessLine]:
-        """Lines of those that run, then of those that ended; each by time in calls and pid."""
-        ended = self._ledger.accounts.ended
-        images = {key: verdict.process for key, verdict in total.verdicts.items()}
-        in_calls_ns = dict.fromkeys(images, 0)
+        """Running processes first, then ended ones; each by time in calls and pid."""
+        ended = self._state.accounts.ended
+        programs = {key: verdict.process for key, verdict in total.verdicts.items()}
+        in_calls_ns = dict.fromkeys(programs, 0)
         for (key, _), row in total.apis.items():
-            images[key] = row.process
+            programs[key] = row.process
             in_calls_ns[key] = in_calls_ns.get(key, 0) + row.sum_ns
-        for key in sorted(images, key=lambda key: (key in ended, -in_calls_ns[key], key)):
+        for key in sorted(programs, key=lambda key: (key in ended, -in_calls_ns[key], key)):
             whole, part = total.verdicts.get(key), now.verdicts.get(key)
             shown = part or whole
             tree = shown.time_tree if shown else None
             yield ProcessLine(
-                process=images[key],
+                process=programs[key],
                 has_ended=key in ended,
                 verdict=whole.verdict if whole else Bound.UNKNOWN,
                 verdict_now=part.verdict if part else Bound.UNKNOWN,
@@ -186,7 +184,7 @@ class TopModel:
             )
 
     def _incident_lines(self, now_unix_ns: int) -> list[IncidentLine]:
-        """Those that form, the most severe first; then those that are over, latest first."""
+        """Growing incidents first, by severity; then ended ones, latest first."""
         limit_ns = now_unix_ns - self._settings.incident_gap_ns - self._settings.settle_ns
         lines = [
             IncidentLine(incident, incident.end_unix_ns >= limit_ns)

@@ -1,4 +1,4 @@
-"""Calls that have not returned: which hang right now."""
+"""Open calls: those that have not returned."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,9 +17,10 @@ _Key = tuple[int, int, int]
 
 class OpenCallRow(NamedTuple):
     """
-    A call that has not returned; ``age_ns`` since it began.
+    A call that has not returned; ``age_ns`` since its start.
 
-    ``began_before_capture``: at least so long. ``place`` is the program's own code that made it.
+    ``began_before_capture``: the age is a lower bound. ``place`` is the program's own code that
+    made it.
     """
 
     process: Program
@@ -33,20 +34,20 @@ class OpenCallRow(NamedTuple):
 
 class OpenCalls:
     """
-    Keeps what hangs; bounded.
+    Keeps open calls; bounded.
 
-    The return of a call is seen if it was chosen, which a rate limit may prevent. So a
-    call also counts as returned when it was not seen again: threads are looked at four
-    times in the time after which a call counts as hanging, but not more often than once a
-    second.
-    Calls that began before the capture are looked at every second, and their return is not seen.
+    The return of a call is seen only if it was recorded, which a rate limit can prevent. So a call
+    also counts as returned when it was not reported for some time: threads are checked four times
+    in the time after which a call counts as hanging, but not more often than once a second.
+
+    Calls that began before the capture are checked every second, and their return is not seen.
     """
 
     def __init__(self) -> None:
         self._calls: Fifo[_Key, tuple[OpenCallActivity, int]] = Fifo(MAX_OPEN)
 
     def observe(self, activity: OpenCallActivity | CallActivity) -> None:
-        """Take in that a call hangs, or that one has returned."""
+        """Store an open call, or remove one that has returned."""
         event = activity.event
         key = (event.pid, event.tid, event.start_ktime_ns)
         if isinstance(activity, CallActivity):
@@ -57,12 +58,12 @@ class OpenCalls:
         self._calls[key] = activity, age_ns if known is None else known[1]
 
     def forget(self, pid: int) -> None:
-        """Take in that a process ended."""
+        """Remove the calls of a process that ended."""
         for key in [key for key in self._calls if key[0] == pid]:
             del self._calls[key]
 
     def rows(self, now_unix_ns: int) -> Iterator[OpenCallRow]:
-        """Yield the calls that hang at a moment, the oldest first."""
+        """Yield the calls that are open at a time, the oldest first."""
         calls = sorted(self._calls.items(), key=lambda item: (item[1][0].start_unix_ns, item[0]))
         for _, (activity, first_age_ns) in calls:
             is_early = activity.event.began_before_capture

@@ -1,7 +1,7 @@
 """
 The running totals of a capture: calls per API and process, exact, in bounded memory.
 
-What a summary shows while a capture goes on, and when it ends.
+A summary shows them during a capture, and at its end.
 """
 
 import math
@@ -22,55 +22,55 @@ from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import CaptureState
 
 MAX_ENDED = 1_024
-"""Series kept of processes that ended, of 2 kB each."""
+"""Limit of series of ended processes, of 2 kB each."""
 OBSERVED = frozenset(
     {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}
 )
-"""The activities that change anything."""
+"""The activities that change the totals."""
 
 
 class RunningTotals:
-    """Watches activities."""
+    """Adds up activities."""
 
     def __init__(self) -> None:
-        self._ledger = CaptureState(max_ended=MAX_ENDED)
+        self._state = CaptureState(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._start_unix_ns = 0
         self._previous: dict[tuple[ProcessKey, str], tuple[int, int]] = {}
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The kernel side's own, by their enumerator's name."""
+        """The kernel side's own counters, by name."""
         return self._agent.counters
 
     @property
     def forgotten(self) -> int:
-        """How many processes ended and are not remembered."""
-        return self._ledger.forgotten
+        """The number of ended processes that were evicted."""
+        return self._state.forgotten
 
     def observe(self, activity: Activity) -> bool:
-        """Take one activity; True where it changes what there is to see: once for a reading."""
-        before_unix_ns = self._ledger.end_unix_ns
-        self._ledger.observe(activity)
+        """Add one activity; True if it changes the totals: once for a reading."""
+        before_unix_ns = self._state.end_unix_ns
+        self._state.observe(activity)
         self._agent.observe(activity)
         if isinstance(activity, CaptureActivity):
             self._start_unix_ns = activity.unix_ns
-        return self._ledger.end_unix_ns != before_unix_ns
+        return self._state.end_unix_ns != before_unix_ns
 
     def rows(self, most: int) -> list[ApiTotals]:
-        """Rows by total time inside calls, the largest first."""
-        return api_rows(self._ledger.figures().values(), self._ledger.middles_ns)[:most]
+        """Return rows by total time inside calls, the largest first."""
+        return api_rows(self._state.figures().values(), self._state.middles_ns)[:most]
 
     def losses(self) -> dict[str, int]:
-        """What was lost, by reason; only reasons that occurred."""
+        """Return losses that occurred, by reason."""
         return self._agent.losses(self._agent.status.get("rejected", {}))
 
     def notes(self) -> Iterator[str]:
-        """Yield what a reader has to know of the losses."""
+        """Yield notes on the losses."""
         return describe_losses(self._agent)
 
     def rates(self, rows: Sequence[ApiTotals]) -> Iterator[float]:
-        """Yield calls per second of each row, since this was asked for the last time."""
+        """Yield calls per second of each row, since the last call of this method."""
         now: dict[tuple[ProcessKey, str], tuple[int, int]] = {}
         now_unix_ns = self._now_unix_ns()
         for row in rows:
@@ -88,4 +88,4 @@ class RunningTotals:
             yield row.calls / elapsed_s if elapsed_s > 0 else math.nan
 
     def _now_unix_ns(self) -> int:
-        return self._ledger.end_unix_ns or self._start_unix_ns
+        return self._state.end_unix_ns or self._start_unix_ns

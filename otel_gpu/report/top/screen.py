@@ -1,4 +1,4 @@
-"""What there is to see on one screen, as the board tells it and before it is drawn."""
+"""The view of ``top``: the model's data for one screen."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,10 +11,9 @@ from otel_gpu.report.top.open_calls import OpenCallRow
 
 class ApiLine(NamedTuple):
     """
-    One API of one process image: since the start, and over the last interval.
+    One API of one program: since the start, and over the last interval.
 
-    ``now`` is None where it was not called in the interval. Rates are per second of the
-    interval.
+    ``now`` is None if it was not called in the interval. Rates are per second of the interval.
     """
 
     total: ApiTotals
@@ -25,10 +24,10 @@ class ApiLine(NamedTuple):
 
 class ProcessLine(NamedTuple):
     """
-    What bounds one process image: since the start, and over the last interval.
+    One program: its verdict since the start, and over the last interval.
 
-    ``budget_ns`` is where the time of its feeder threads went over the interval, or since
-    the start where the interval has none; ``time_tree`` says who they waited for.
+    ``budget_ns`` is the time of its launching threads over the interval, or since the start if the
+    interval has none; ``time_tree`` has what they waited for.
     """
 
     process: Program
@@ -40,14 +39,14 @@ class ProcessLine(NamedTuple):
 
 
 class IncidentLine(NamedTuple):
-    """An incident; ``is_forming`` while more may be added to it."""
+    """An incident; ``is_forming`` while it can grow."""
 
     incident: Incident
     is_forming: bool
 
 
 class AgentUse(NamedTuple):
-    """What the agent itself uses: a share of one CPU, and memory; None where not known."""
+    """The agent's own use: a share of one CPU, and memory; None: not known."""
 
     cpu_share: float | None = None
     rss_bytes: int | None = None

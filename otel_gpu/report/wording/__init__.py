@@ -1,1 +1,1 @@
-"""The words of reports: phrases, sentences, names and formats."""
+"""Words of reports: phrases, sentences, names and formats."""

@@ -1,4 +1,4 @@
-"""How durations, sizes, times and names are written, wherever a face writes them."""
+"""Formats of durations, sizes, times and names, for all renderers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -68,36 +68,36 @@ _LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are writ
 
 _LONGEST_FUNCTION = 80
 _BRACKETS = {"<": ">", "(": ")", "[": "]", "{": "}"}
-# Their signs are no brackets.
+# The characters of an operator's name are not brackets.
 _OPERATOR = re.compile(r"(\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?))")
 _CALLED = "operator()"
 
 
 def format_time(unix_ns: int) -> str:
-    """A moment in UTC, to the microsecond."""
-    # A damaged clock is no reason to say nothing.
+    """Return a time in UTC, to the microsecond."""
+    # A time from a damaged clock is clamped.
     seconds, rest_ns = divmod(min(max(unix_ns, 0), _LAST_UNIX_NS), _NS_PER_S)
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
 
 
 def format_offset(unix_ns: int, origin_unix_ns: int) -> str:
-    """How long after another moment this one was, in seconds."""
+    """Return the time since an origin, in seconds."""
     return f"{(unix_ns - origin_unix_ns) / _NS_PER_S:+.3f} s"
 
 
 def service_of(process: Program) -> str:
-    """The service's name, as it was given."""
+    """Return the service's name as given, else the process's."""
     return str(process.attributes.get("service.name") or process.comm)
 
 
 def process_name(process: Program) -> str:
-    """The service's name and the pid; of the sum of many, what it is the sum of."""
+    """Return the service's name and the pid; merged processes have no pid."""
     return f"{printable(named(process))}{_numbered(process)}"
 
 
 def shorten(name: str) -> str:
-    """Return a name as text that nothing obeys, and that leaves room for others."""
+    """Return a name without control characters, shortened."""
     text = printable(name)
     return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
 
@@ -108,8 +108,8 @@ def short_process(process: Program) -> str:
 
 
 def named(process: Program) -> str:
-    """The service's name; of a process without a pid what it is called."""
-    # An import may not say which processes they were, and call them what they are.
+    """Return the service's name; for a process without a pid, its own name."""
+    # An import can lack the pids and describe its processes instead.
     return process.comm if process.pid < 0 else service_of(process)
 
 
@@ -118,56 +118,58 @@ def _numbered(process: Program) -> str:
 
 
 def describe_excess(effect: Effect) -> str:
-    """How much longer than usual it took; an example of what always takes long did not."""
+    """
+    Return how much longer than usual an effect took; examples of usual effects took no longer.
+    """
     if effect.kind in (EffectKind.USUAL_CALL, EffectKind.USUAL_GAP):
         return "no longer than is usual here"
     return f"{format_duration(max(0, effect.excess_ns))} more than usual"
 
 
 def describe_fault(effect: Effect) -> str:
-    """What went wrong, without the call or gap that it went wrong with."""
+    """Return the kind of effect, without its call."""
     if effect.began_before_capture:
         return "hung since before the capture in"
     return _EFFECTS.get(effect.kind, printable(effect.kind))
 
 
 def describe_kind(effect: Effect) -> str:
-    """What went wrong with which call or gap."""
+    """Return the kind of effect, with its call."""
     return f"{describe_fault(effect)} {printable(effect.api)}".rstrip()
 
 
 def thread_number(thread: Culprit) -> str:
-    """A thread by process and number, which is left out where it says nothing."""
+    """Return pid and tid of a thread; the tid only if it differs."""
     return f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
 
 
 def thread_name(thread: Culprit) -> str:
-    """A thread of a process that is named already: its name and number."""
+    """Return a thread's name and tid, where its process is named already."""
     return f"{printable(thread.comm) or '?'} ({thread.tid})"
 
 
 def describe_thread(thread: Culprit) -> str:
-    """A thread by name, process and number."""
+    """Return a thread's name, pid and tid."""
     if thread.pid < 0:
         return printable(thread.comm)
     return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
 
 
 def describe_who(who: Who) -> str:
-    """A thread by name and number, what it runs, and where it belongs."""
+    """Return a thread's name and number, its function, and its unit, pod or container."""
     belongs = who.unit or (f"pod {who.pod}" if who.pod else "")
     if not belongs and who.container:
         belongs = f"container {who.container[:_CONTAINER_ID]}"
-    told = [
+    parts = [
         describe_thread(Culprit(*who[:3])),
         f"in {who.function}" if who.function else "",
         belongs,
     ]
-    return ", ".join(printable(part) for part in told if part)
+    return ", ".join(printable(part) for part in parts if part)
 
 
 def describe_resource(resource: Resource) -> str:
-    """What a system call was about; empty where nothing is known but that it was a pipe, say."""
+    """Return the file, socket or the like of a wait; empty if only its type is known."""
     if not resource.name and not resource.mount:
         return ""
     name = printable(resource.name or resource.mount)
@@ -178,52 +180,52 @@ def describe_resource(resource: Resource) -> str:
 
 
 def describe_trouble(trouble: DeviceTrouble) -> str:
-    """What was wrong with a device, and which one it was."""
+    """Return a device's problem, and its name."""
     if trouble.xid:
-        said = f"XID {trouble.xid}, {meaning_of(trouble.xid).meaning}"
+        parts = f"XID {trouble.xid}, {meaning_of(trouble.xid).meaning}"
     elif trouble.uncorrected:
-        said = f"{count_of(trouble.uncorrected, 'uncorrected error')} of its memory"
+        parts = f"{count_of(trouble.uncorrected, 'uncorrected error')} of its memory"
     else:
         known = trouble.clock_mhz and trouble.clock_limit_mhz
         at = f" at {trouble.clock_mhz:,} of {trouble.clock_limit_mhz:,} MHz" if known else ""
-        said = f"{printable(trouble.reason)}{at}"
-    return f"{said} ({printable(trouble.device)})" if trouble.device else said
+        parts = f"{printable(trouble.reason)}{at}"
+    return f"{parts} ({printable(trouble.device)})" if trouble.device else parts
 
 
 def describe_where(where: Where) -> str:
-    """A place as ``train.py:74 step``, for the middle of a sentence."""
+    """Return a code location as ``train.py:74 step``, for the middle of a sentence."""
     return describe_place(
         Frame(kind=PYTHON, function=where.function, file=where.file, line=where.line)
     )
 
 
-# A report says the same names again and again, and mangled ones may be as long as they like.
+# A report repeats the same names, and mangled ones can be of any length.
 @lru_cache(maxsize=256)
 def short_function(name: str) -> str:
     """
-    Return the name of a function alone, where the whole is too long to be read.
+    Return only the name of a function, if its full name is too long to read.
 
-    Of ``void at::native::(anonymous namespace)::masked_fill_kernel<…>(…)`` that is
-    ``masked_fill_kernel``; a name of up to 80 characters stays as it is.
+    For ``void at::native::(anonymous namespace)::masked_fill_kernel<…>(…)`` that is
+    ``masked_fill_kernel``; a name of up to 80 characters is unchanged.
     """
     if len(name) <= _LONGEST_FUNCTION:
         return name
     segments = "".join(_outside_brackets(name)).split("::")
     words = [segment.removesuffix(" const").split() for segment in segments]
     names = [found[-1] for found in words if found]
-    # What a lambda does is done by the function that it stands in.
+    # A lambda gets the name of its enclosing function.
     named = [found for found in names if found != _CALLED] or names or [name]
     found = named[-1]
     return found if len(found) <= _LONGEST_FUNCTION else f"{found[: _LONGEST_FUNCTION - 1]}…"
 
 
 def frame_line(frame: Frame) -> str:
-    """Return the line of one frame, its function by its short name."""
+    """Return the line of one frame, with the short name of its function."""
     return stack_text.frame_line(_short(frame))
 
 
 def whole_line(frame: Frame) -> str:
-    """Return the line of one frame with the whole name of its function."""
+    """Return the line of one frame, with the full name of its function."""
     return stack_text.frame_line(frame)
 
 
@@ -240,9 +242,9 @@ def _short(frame: Frame) -> Frame:
 
 def _outside_brackets(name: str) -> Iterator[str]:
     closing: list[str] = []
-    for number, piece in enumerate(_OPERATOR.split(name)):
-        # Every other piece is an operator, which is one sign.
-        for sign in (piece,) if number % 2 else piece:
+    for number, part in enumerate(_OPERATOR.split(name)):
+        # Every other part is an operator, and counts as one character.
+        for sign in (part,) if number % 2 else part:
             if closing and sign == closing[-1]:
                 closing.pop()
             elif sign in _BRACKETS:

@@ -1,4 +1,4 @@
-"""Phases: one word or two for what takes the time of a slot."""
+"""Phases: a word or two for the use of a time bucket."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from otel_gpu.report.wording.formats import format_share
 _STALLED = 0.1
 _MOSTLY = 0.5
 _ALLOCATING = 0.2
-# From here on it is more than one thread, and not the edge of a slot.
+# From here on several threads do it at once; less can be rounding at the edges.
 _SEVERAL = 1.05
 
 NO_CAPTURE = "no capture"
-"""In the place of a phase, where no capture was: what happened is not known."""
+"""Replaces a phase where no capture ran: what happened is not known."""
 
 
 class PhaseKind(StrEnum):
-    """What a slot's time went to, in words."""
+    """The main use of a time bucket."""
 
     STALLED = "stalled"
     NO_CALLS = "no calls"
@@ -29,9 +29,9 @@ class PhaseKind(StrEnum):
 
 class BucketPhase(NamedTuple):
     """
-    What takes the time of a slot, and how many threads do at a time, on average.
+    The main use of a time bucket, and its share.
 
-    The share is of the slot's length: above 1 where several threads do it at once.
+    The share is of the bucket's length: above 1 if several threads do it at once.
     """
 
     kind: PhaseKind
@@ -45,15 +45,15 @@ class BucketPhase(NamedTuple):
         return f"{self.kind} {format_share(self.share)}"
 
 
-def phase_of(slot: TimeBucket) -> BucketPhase:
-    """Return the phase of a slot."""
-    length_ns = slot.length_ns
-    if slot.lost_ns >= _STALLED * length_ns:
-        return BucketPhase(PhaseKind.STALLED, slot.lost_ns / length_ns)
-    if slot.calls == 0:
+def phase_of(bucket: TimeBucket) -> BucketPhase:
+    """Return the phase of a time bucket."""
+    length_ns = bucket.length_ns
+    if bucket.lost_ns >= _STALLED * length_ns:
+        return BucketPhase(PhaseKind.STALLED, bucket.lost_ns / length_ns)
+    if bucket.calls == 0:
         return BucketPhase(PhaseKind.NO_CALLS)
-    if slot.allocate_ns >= _ALLOCATING * length_ns:
-        return BucketPhase(PhaseKind.ALLOCATING, slot.allocate_ns / length_ns)
-    if slot.synchronize_ns >= _MOSTLY * length_ns:
-        return BucketPhase(PhaseKind.WAITING, slot.synchronize_ns / length_ns)
+    if bucket.allocate_ns >= _ALLOCATING * length_ns:
+        return BucketPhase(PhaseKind.ALLOCATING, bucket.allocate_ns / length_ns)
+    if bucket.synchronize_ns >= _MOSTLY * length_ns:
+        return BucketPhase(PhaseKind.WAITING, bucket.synchronize_ns / length_ns)
     return BucketPhase(PhaseKind.STEADY)

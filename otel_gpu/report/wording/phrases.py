@@ -1,7 +1,7 @@
 """
-The words of what is judged: causes, verdicts, states and contexts.
+The words for causes, verdicts, states and contexts, for all renderers.
 
-What a cause means is judged in ``explain.rules``; these are the words that every face has for it.
+``explain.rules`` decides what a cause means; this module only names it.
 """
 
 from collections.abc import Mapping
@@ -17,29 +17,29 @@ from otel_gpu.report.document import (
     TimeState,
 )
 
-# What has to do with one resource is drawn in one colour.
+# All that concerns one resource has one colour.
 GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
     "gpu", "cpu", "lock", "data", "memory", "api", "work", "other"
 )  # fmt: skip
 WHO = "{who}"
 IDLE_CPU = "idle_cpu"
-"""Of a run queue, where no thread had the CPU: in words of its own."""
+"""A run queue wait in which no thread had the CPU."""
 COUNTED = "counted"
-"""Of the network, where adapters counted losses and nothing says how long they took."""
+"""Network losses counted by adapters; how long they took is not known."""
 
 
 class Phrase(NamedTuple):
     """
     The words for a kind of cause; ``{who}`` stands for its culprit.
 
-    What stands behind a bar is shown where the culprit is not known.
+    The text after ``|`` is used if the culprit is not known.
 
     Attributes:
-        tone: What it is drawn in.
-        name: A word or two, for labels.
-        because: A clause that says what happened to the thread that was slow.
-        which: A relative clause, of another thread that was waited for.
-        fault: Whose fault it is.
+        tone: Its colour.
+        name: A label of a word or two.
+        because: A clause on what happened to the slow thread.
+        which: A relative clause on another thread that was waited for.
+        fault: The culprit.
     """
 
     tone: str
@@ -347,7 +347,7 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.USUAL_CALL: "",
     EffectKind.USUAL_GAP: "a gap before ",
 }
-"""What a single effect is called, before the name of its call."""
+"""The words for a single effect, before the name of its call."""
 
 CONTEXTS: Mapping[str, str] = {
     Context.GAP: "between calls",
@@ -355,16 +355,16 @@ CONTEXTS: Mapping[str, str] = {
     Context.CALL: "inside a call",
     Context.OTHER: "makes no calls",
 }
-"""When a thread was off the CPU."""
+"""Contexts in which a thread was off the CPU."""
 
 THREAD_STATES: Mapping[str, str] = {
     ThreadState.RUN_QUEUE: "run queue: it could have run",
     ThreadState.BLOCKED: "blocked",
 }
 OWN_STOP = "stopped by otel-gpu, while it placed its probes"
-"""The second of these, where the capture itself is the reason."""
+"""The words for ``BLOCKED`` when the capture itself is the reason."""
 LOST_CPU = "run queue: its CPU was taken from it"
-"""The first of these, of a thread that was at work."""
+"""The words for ``RUN_QUEUE`` of a thread whose CPU was taken."""
 
 VERDICTS: Mapping[str, str] = {
     Bound.GPU: "Most of its time it waited for the GPU.",
@@ -395,7 +395,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     TimeClass.STOPPED: (OTHER, "stopped: by a signal, a debugger or its cgroup"),
     TimeClass.OTHER: (OTHER, "other"),
 }
-"""What a verdict compares: the tone of each and its words."""
+"""The classes that a verdict compares, with tone and words."""
 
 STATES: Mapping[str, tuple[str, str]] = {
     TimeState.GPU_WAIT: (GPU, "waiting for the GPU"),
@@ -412,10 +412,10 @@ STATES: Mapping[str, tuple[str, str]] = {
     TimeState.OTHER: (OTHER, "other"),
     TimeState.IDLE: (OTHER, "idle: nothing was asked of it"),
 }
-"""The states of the time budget, in their fixed order: the tone of each and its words."""
+"""The states of the time budget, in fixed order, with tone and words."""
 
 
 def tone_of(kind: str) -> str:
-    """What a kind of cause is drawn in."""
+    """Return the colour of a kind of cause."""
     phrase = PHRASES.get(kind)
     return phrase.tone if phrase else OTHER

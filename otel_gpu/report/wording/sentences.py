@@ -1,8 +1,8 @@
 """
-What happened, in sentences of phrases and names.
+Sentences about causes and incidents, made of phrases and names.
 
-A sentence is a row of parts: text of ours, threads, and names of the traced. A face writes each
-part in its own way.
+A sentence is a sequence of parts: fixed text, threads, and names of traced programs. Each renderer
+formats the parts in its own way.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ from otel_gpu.report.wording.phrases import COUNTED, IDLE_CPU, ONE_EFFECT, PHRAS
 
 _MOST_KINDS = 4
 _MOST_CULPRITS = 4
-# Of other kinds it is who had the CPU that was at work, and not who waited for it.
+# For other kinds the lines are those of the thread that had the CPU.
 _BEFORE_LINES: Mapping[str, str] = {
     CauseKind.HOST_WORK: ", ",
     CauseKind.UNEXPLAINED: ", but for samples ",
@@ -58,13 +58,13 @@ class Name(str):
 
 
 class Code(Name):
-    """The name of something that can be called."""
+    """The name of a function or API."""
 
     __slots__ = ()
 
 
 class Strong(str):
-    """Text that the sentence is about."""
+    """Text to emphasize."""
 
     __slots__ = ()
 
@@ -74,62 +74,62 @@ Sentence = tuple[Part, ...]
 
 
 def label_of(kind: str) -> str:
-    """A kind of cause in a word or two."""
+    """Return a kind of cause in a word or two."""
     phrase = PHRASES.get(kind)
     return phrase.name if phrase else Name(kind)
 
 
 def because(cause: Cause) -> Sentence:
-    """Say what happened, from the thread that was slow to the last one that is to blame."""
+    """Return what happened, from the slow thread to the last culprit."""
     first, *rest = path_of(cause)
-    said = list(what_happened(first))
+    parts = list(what_happened(first))
     subject = first.culprit
     for step in rest:
-        said += [", ", *what_it_did(step, subject)]
+        parts += [", ", *what_it_did(step, subject)]
         subject = step.culprit or subject
-    return tuple(said)
+    return tuple(parts)
 
 
 def what_happened(cause: Cause) -> Sentence:
-    """Say what kept the thread that was slow."""
+    """Return what delayed the slow thread."""
     phrase = _phrase_of(cause)
-    said = _fill(phrase.because, who_of(cause)) if phrase else (Name(cause.kind),)
-    return (*said, *_of_what(cause))
+    parts = _fill(phrase.because, who_of(cause)) if phrase else (Name(cause.kind),)
+    return (*parts, *_of_what(cause))
 
 
 def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
-    """Say what kept a thread that was waited for, as a clause about it."""
+    """Return what delayed a thread that was waited for, as a clause about it."""
     phrase = _phrase_of(cause)
-    # Where no other thread kept it waiting, the thread itself stands as culprit.
+    # Without another culprit, the thread itself is the culprit.
     who = () if cause.culprit == subject else who_of(cause)
-    said = _fill(phrase.which, who) if phrase else (Name(cause.kind),)
-    return (*said, *_of_what(cause))
+    parts = _fill(phrase.which, who) if phrase else (Name(cause.kind),)
+    return (*parts, *_of_what(cause))
 
 
 def fault(cause: Cause, pid: int) -> Sentence:
     """
-    Say whose fault it is.
+    Return the culprit of a cause.
 
     Args:
-        cause: The leading one.
+        cause: The leading cause.
         pid: Of the process that lost the time.
     """
     *before, last = path_of(cause)
     if before and last.kind == CauseKind.UNEXPLAINED and before[-1].kind in COLLECTIVE:
-        # Why they did not come is not known, and that they did not is.
+        # The reason for their absence is not known, but the absence is.
         last = before[-1]
     phrase = _phrase_of(last)
     if phrase is None:
         return ("not known",)
-    said = _fill(phrase.fault, who_of(last))
+    parts = _fill(phrase.fault, who_of(last))
     if last.culprit is None or last.others or phrase.fault.partition("|")[0] != WHO:
-        return said
+        return parts
     is_own = last.culprit.pid == pid
-    return (*said, ", a thread of the same program" if is_own else ", another process")
+    return (*parts, ", a thread of the same program" if is_own else ", another process")
 
 
 def sentence_of(incident: Incident) -> Sentence:
-    """Say what happened; where nothing is known, that."""
+    """Return what happened in an incident, or that it is not known."""
     if incident.chains and all(
         one.effect.kind == EffectKind.FAILED_CALL for one in incident.chains
     ):
@@ -145,59 +145,59 @@ def sentence_of(incident: Incident) -> Sentence:
 
 
 def request_of(failure: Failure) -> Sentence:
-    """Say what a request asked for that failed, where, and what there was."""
-    said = [
+    """Return the size and place of a failed request, and the memory at that time."""
+    parts = [
         Name(describe_place(failure.place)),
         f" asked for {format_size(failure.asked_bytes)} of device {failure.device}",
     ]
     free = failure.device_free_bytes
-    said += [f"; the device had {format_size(free)} free"] if free is not None else []
+    parts += [f"; the device had {format_size(free)} free"] if free is not None else []
     if failure.hole_bytes:
         largest = failure.largest_hole_bytes
         known = f", the largest of them {format_size(largest)}" if largest is not None else ""
-        said += [f"; the allocator had {format_size(failure.hole_bytes)} in holes{known}"]
+        parts += [f"; the allocator had {format_size(failure.hole_bytes)} in holes{known}"]
     if failure.outside_bytes and failure.cause == CauseKind.OTHER_PROCESS:
-        said += [f"; others held {format_size(failure.outside_bytes)}"]
+        parts += [f"; others held {format_size(failure.outside_bytes)}"]
     if failure.leaks and failure.cause == CauseKind.LEAK:
         kept = failure.leaks[0]
-        said += [f"; {format_size(kept.size_bytes)} more is held by "]
-        said += [Name(describe_place(kept.place))]
-    return tuple(said)
+        parts += [f"; {format_size(kept.size_bytes)} more is held by "]
+        parts += [Name(describe_place(kept.place))]
+    return tuple(parts)
 
 
 def only_met_fault(incident: Incident) -> bool:
-    """Whether a device had an error, and nothing was slow for it."""
+    """Return whether a device had an error that delayed nothing."""
     is_faulted = any(chain.effect.kind == EffectKind.DEVICE_FAULT for chain in incident.chains)
     return is_faulted and not incident.lost_ns
 
 
 def loss_of(incident: Incident) -> Sentence:
-    """Say who lost how much, in what."""
-    said: list[Part] = []
-    for image in incident.processes:
-        said += [", ", image] if said else [image]
+    """Return which processes lost how much, in which effects."""
+    parts: list[Part] = []
+    for program in incident.processes:
+        parts += [", ", program] if parts else [program]
     failures = [chain.failure for chain in incident.chains if chain.failure is not None]
     if failures:
         times = f" {incident.effects:,} times" if incident.effects > 1 else ""
-        return (*said, f" ran out of memory{times}: ", *request_of(failures[-1]))
+        return (*parts, f" ran out of memory{times}: ", *request_of(failures[-1]))
     if only_met_fault(incident):
-        return (*said, " met ", *_effects(incident))
-    said += [" lost ", Strong(format_duration(incident.lost_ns))]
+        return (*parts, " met ", *_effects(incident))
+    parts += [" lost ", Strong(format_duration(incident.lost_ns))]
     if incident.chronic:
         share = format_share(incident.causes[0].share)
-        said.append(f", {share} of the time of its threads that feed the GPU")
+        parts.append(f", {share} of the time of its threads that feed the GPU")
     if incident.effects or not incident.chronic:
-        said += [", also in " if incident.chronic else " in ", *_effects(incident)]
-    return tuple(said)
+        parts += [", also in " if incident.chronic else " in ", *_effects(incident)]
+    return tuple(parts)
 
 
 def circumstances(interval: Interval) -> Iterator[Sentence]:
-    """Say who else had to do with a measured interval."""
+    """Yield the other threads of a measured interval."""
     evidence = interval.evidence
     if evidence.is_cpu_idle:
         yield ("no thread had the CPU",)
     if evidence.culprit and evidence.culprit != interval.thread:
-        # Only in a run queue is it known that the other one had the CPU.
+        # Only in a run queue the culprit is known to have had the CPU.
         yield (
             (evidence.culprit, " had the CPU")
             if evidence.kind == EvidenceKind.RUN_QUEUE
@@ -208,7 +208,7 @@ def circumstances(interval: Interval) -> Iterator[Sentence]:
 
 
 def plain(sentence: Sentence) -> str:
-    """Write a sentence as text that nothing obeys."""
+    """Write a sentence as plain text without control characters."""
     written = []
     for part in sentence:
         match part:
@@ -222,9 +222,9 @@ def plain(sentence: Sentence) -> str:
 
 
 def effect_parts(effect: Effect) -> Sentence:
-    """What went wrong with which call or gap."""
-    said = describe_fault(effect)
-    return (said, " ", Code(effect.api)) if effect.api else (said,)
+    """Return the kind of effect, with its call."""
+    parts = describe_fault(effect)
+    return (parts, " ", Code(effect.api)) if effect.api else (parts,)
 
 
 def _effects(incident: Incident) -> Iterator[Part]:
@@ -248,13 +248,13 @@ def _effects(incident: Incident) -> Iterator[Part]:
 
 def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
     """
-    Say in which line somebody worked, and how many samples say so.
+    Return the line that worked, and its samples.
 
     Args:
         where: The line.
-        work: What it asked for, if that is known.
-        share: The line's share of them.
-        samples: How many there were.
+        work: The operation in it, if known.
+        share: The line's share of samples.
+        samples: Count of all samples.
     """
     known = f" ({work})" if work else ""
     counted = f"{format_share(share)} of {count_of(samples, 'sample')}"
@@ -262,7 +262,7 @@ def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
 
 
 def in_lines(lines: CodeLines) -> Sentence:
-    """Say in which line somebody mostly worked; nothing where that is not known."""
+    """Return the main line of the samples; empty: not known."""
     line = lines.first
     return (
         in_line(where=line.where, work=line.work, share=lines.share_of(line), samples=lines.samples)
@@ -272,14 +272,16 @@ def in_lines(lines: CodeLines) -> Sentence:
 
 
 def counts_of(cause: Cause) -> str:
-    """What was counted, of a cause that only counters tell of; else nothing."""
+    """Return the counters of a cause that only counters show; empty for others."""
     if not cause.is_counted:
         return ""
     return "; ".join(printable(one.reason) for one in cause.evidence)
 
 
 def lines_of(cause: Cause) -> Sentence:
-    """Say whose work a cause ends at, as the end of a sentence; nothing where that is not known."""
+    """
+    Return the lines of the work at which a cause ends, as the end of a sentence; empty: not known.
+    """
     where = in_lines(cause.lines)
     return (_BEFORE_LINES.get(cause.kind, ", which was "), *where) if where else ()
 
@@ -288,8 +290,8 @@ def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else counts_of(cause)
     name = describe_trouble(cause.trouble) if cause.trouble else name
     is_ours = cause.resource is not None and cause.resource.kind == collective_names.RESOURCE
-    said: Sentence = (": ", name if is_ours else Name(name)) if name else ()
-    return (*said, *lines_of(cause))
+    parts: Sentence = (": ", name if is_ours else Name(name)) if name else ()
+    return (*parts, *lines_of(cause))
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:
@@ -298,12 +300,12 @@ def _phrase_of(cause: Cause) -> Phrase | None:
 
 
 def who_of(cause: Cause) -> Sentence:
-    """Name who a cause is due to, at most a few of many."""
-    said: list[Part] = []
+    """Return the culprits of a cause, the first few by name."""
+    parts: list[Part] = []
     for culprit in cause.culprits[:_MOST_CULPRITS]:
-        said += [", ", culprit] if said else [culprit]
+        parts += [", ", culprit] if parts else [culprit]
     more = len(cause.culprits) - _MOST_CULPRITS
-    return (*said, f" and {more:,} more") if more > 0 else tuple(said)
+    return (*parts, f" and {more:,} more") if more > 0 else tuple(parts)
 
 
 def _fill(words: str, who: Sentence) -> Sentence:

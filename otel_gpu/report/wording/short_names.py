@@ -1,4 +1,4 @@
-"""Short forms of texts: those of texts that differ, differ."""
+"""Short forms of texts that stay distinct."""
 
 import re
 from collections import defaultdict
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Sequence
 from otel_gpu.report.wording.formats import short_function
 
 _CUT = "…"
-# What of two names of functions is the same anyway, and only takes room.
+# Parts of function names that are usually the same, and only take up space.
 _NAMESPACES = re.compile(r"\b(?:\w+::)+|\(anonymous namespace\)::|<unnamed>::|^void ")
 _NUMBERED = re.compile(r" \(\d{1,10}\)$")
 _LONGEST = 80
-# Characters of a name that are looked at; a file can have names as long as it likes.
+# The characters of a name that are processed; a file can have names of any length.
 _MOST = 4_096
 
 
 def cut_apart(texts: Sequence[str], width: int) -> list[str]:
     """
-    Return texts cut to a width, so that those that differ still do.
+    Return texts cut to a width, so that different ones stay different.
 
-    A text is cut at its end. Of those that are alike so far, the middle is left out instead, up to where they
-    differ. What differs in more places than fit is numbered.
+    A text is cut at its end. Among texts that would become equal, the middle is omitted instead, up
+    to the first difference. What differs in too many places is numbered.
     """
     cuts = {text: _cut(text, width) for text in texts}
     _separate(cuts, width)
@@ -29,11 +29,13 @@ def cut_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the short form of each name of a function; of functions of one name, with what differs behind it."""
+    """
+    Return a short form of each function name; those of the same name keep what distinguishes them.
+    """
     found = {name: short_function(name[:_MOST]) for name in names}
     for alike in _alike(found).values():
         longer = {name: _NAMESPACES.sub("", _without_parameters(name[:_MOST])) for name in alike}
-        # Of those that differ in what was taken away, all of it.
+        # For names that differ only in the removed parts, nothing is removed.
         longer |= {name: name for group in _alike(longer).values() for name in group}
         found |= zip(longer, cut_apart([*longer.values()], _LONGEST), strict=True)
     _number(found, _LONGEST)
@@ -50,7 +52,7 @@ def _without_parameters(name: str) -> str:
 
 
 def _alike(found: dict[str, str]) -> dict[str, list[str]]:
-    """Return the forms that stand for several texts."""
+    """Groups of texts that share a form."""
     groups: dict[str, list[str]] = defaultdict(list)
     for text, form in found.items():
         groups[form].append(text)
@@ -58,18 +60,18 @@ def _alike(found: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _separate(cuts: dict[str, str], width: int) -> None:
-    """Leave out the middle of texts whose forms are alike."""
+    """Omits the middle of texts that share a form."""
     for group in _alike(cuts).values():
-        # A third is for how they begin, if what differs is not there.
-        # Of all of them, the first and the last in order differ earliest.
+        # A third of the width is for the beginning, unless the difference is there. In sorted
+        # order, the first and the last text differ earliest.
         first, last = min(group), max(group)
         differs = next(at for at, sign in enumerate(f"{last} ") if first[at : at + 1] != sign)
         head = min(differs, max(1, width // 3))
-        room = width - head - 1
-        start = _start_of_word(group[0], differs, room // 2)
-        # What is left of the room is for what is before that.
-        start = max(head, min(start, max(map(len, group)) - room))
-        within = {text: f"{text[:head]}{_CUT}{_cut(text[start:], room)}" for text in group}
+        space = width - head - 1
+        start = _start_of_word(group[0], differs, space // 2)
+        # The rest of the width is for the text before the difference.
+        start = max(head, min(start, max(map(len, group)) - space))
+        within = {text: f"{text[:head]}{_CUT}{_cut(text[start:], space)}" for text in group}
         if 1 < len(set(within.values())) < len(group):
             _separate(within, width)
         cuts |= within
@@ -83,7 +85,7 @@ def _number(cuts: dict[str, str], width: int) -> None:
 
 
 def _start_of_word(text: str, at: int, most: int) -> int:
-    """Return where the word at a place begins; the place itself, if that is further than the most."""
+    """The start of the word at a position; the position itself if that is further than ``most``."""
     begun = at
     while begun and text[begun - 1 : begun].isalnum():
         begun -= 1
@@ -93,11 +95,11 @@ def _start_of_word(text: str, at: int, most: int) -> int:
 def _cut(text: str, width: int) -> str:
     if len(text) <= width:
         return text
-    # A number in brackets at the end tells processes apart.
+    # A number in brackets at the end distinguishes processes.
     numbered = _NUMBERED.search(text)
     end = numbered[0] if numbered and 2 * len(numbered[0]) < width else ""
     start = text[: max(0, width - 1 - len(end))]
-    # Half a number is a wrong one.
+    # A cut number would be a wrong one.
     if start[-1:].isdecimal() and text[len(start)].isdecimal():
         start = start.rstrip("0123456789")
     return f"{start}{_CUT}{end}"

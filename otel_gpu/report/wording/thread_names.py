@@ -1,8 +1,8 @@
 """
 One name for each thread of a document.
 
-A thread is called what it was called when it was seen. A program that starts another one in its place goes on
-under the other one's name (taskset runs a shell), so that one hog would be two.
+A thread has the name that it had when it was seen. A program that executes another one continues
+under the new name (taskset runs a shell), so a single culprit would appear as two.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from otel_gpu.report.document import CulpritTime, Document, ProcessReport
 from otel_gpu.report.steps import StepTotals
 
 BY_LINK = "exe"
-"""What the kernel calls a program that was started through /proc/self/exe: that is the link's name."""
+"""The kernel's name for a program that was started through /proc/self/exe: the link's name."""
 
 _Thread = tuple[int, int]
 
@@ -28,8 +28,8 @@ def with_one_name(
 
     Args:
         document: The document.
-        program_of: Returns which file a watched process runs; empty: not known.
-        found_of: Returns what another process was called when it was looked up; empty: it was not.
+        program_of: Returns the executable of a watched process; empty: not known.
+        found_of: Returns another process's name when it was looked up; empty: it was not.
     """
     names = _Names(document, program_of, found_of)
     chains = tuple(names.of_chain(chain) for chain in document.chains)
@@ -37,13 +37,15 @@ def with_one_name(
         processes=tuple(map(names.of_process, document.processes)),
         incidents=tuple(map(names.of_incident, document.incidents)),
         chains=chains,
-        blames=_merged(one._replace(culprit=names.of(one.culprit)) for one in document.blames),
+        culprit_times=_merged(
+            one._replace(culprit=names.of(one.culprit)) for one in document.culprit_times
+        ),
         steps=tuple(map(names.of_steps, document.steps)),
     )
 
 
 def program_of(process: Program) -> str:
-    """Return the name of the file that a process runs; empty: it is not known."""
+    """Return the name of a process's executable; empty: not known."""
     return str(process.attributes.get("process.executable.name", ""))
 
 
@@ -53,7 +55,7 @@ class _Names:
     ) -> None:
         self._program_of = program_of
         self._found_of = found_of
-        # For how long which thread was seen under which name.
+        # The time that each thread was seen under each name.
         self._seen: dict[_Thread, Counter[str]] = {}
         for process in document.processes:
             self._see_nodes([process.time_tree] if process.time_tree else [])
@@ -76,10 +78,10 @@ class _Names:
         """Return a thread with its name."""
         pid, tid = thread[:2]
         name = self._found_of(pid) if tid in (0, pid) else ""
-        # An account knows a process by the name of its first moment: a thread's is better.
+        # Time accounting has the process's first name: the thread's own is better.
         seen = self._seen.get((pid, tid or pid)) or self._seen.get((pid, tid))
         if not name and seen:
-            # Of equals the one that comes first, whatever the order in which they were seen.
+            # Of equals the first in order, whatever the order in which they were seen.
             name = min(seen.items(), key=lambda item: (-item[1], item[0]))[0]
         name = name or thread.comm
         if name == BY_LINK:
@@ -139,10 +141,10 @@ class _Names:
         return who._replace(comm=self.of(Culprit(*who[:3])).comm)
 
 
-def _merged(blames: Iterable[CulpritTime]) -> tuple[CulpritTime, ...]:
-    """Return who is to blame, each once."""
+def _merged(times: Iterable[CulpritTime]) -> tuple[CulpritTime, ...]:
+    """The culprits, each once."""
     merged: dict[tuple[int, Culprit, str], CulpritTime] = {}
-    for one in blames:
+    for one in times:
         key = (id(one.process), one.culprit, one.kind)
         known = merged.get(key)
         merged[key] = (

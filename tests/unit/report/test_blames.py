@@ -18,9 +18,10 @@ def blames_of(*causes):
     )
     rows = ChainRows()
     rows.add(Chain("chain-1", effect, causes, 0, Severity.HIGH))
-    assert {key_of(row.process) for row in rows.blames()} == {key_of(TRAINER)}
+    assert {key_of(row.process) for row in rows.culprit_times()} == {key_of(TRAINER)}
     return {
-        (row.culprit.pid, str(row.kind)): (row.time_ns // MS, row.effects) for row in rows.blames()
+        (row.culprit.pid, str(row.kind)): (row.time_ns // MS, row.effects)
+        for row in rows.culprit_times()
     }
 
 

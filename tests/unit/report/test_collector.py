@@ -117,7 +117,7 @@ def test_a_process_whose_names_became_known_later_is_one_process():
     )
 
     assert [(row.process, row.calls) for row in report.apis] == [(named, 2)]
-    assert report.images == (named,)
+    assert report.programs == (named,)
 
 
 def test_rows_are_in_order_of_total_time():
@@ -137,7 +137,7 @@ def test_rows_are_in_order_of_total_time():
         "cudaMalloc",
         "cudaLaunchKernel",
     ]
-    assert report.images == (TRAINER, OTHER)
+    assert report.programs == (TRAINER, OTHER)
 
 
 def test_what_a_program_measured_by_events_is_beside_its_calls():
@@ -205,7 +205,7 @@ def test_an_incident_outside_of_the_window_is_not_told():
 
     report = report_of(capture(), explainer=explainer, window=Window(start_unix_ns=at(2)))
 
-    assert (report.chains, report.incidents, report.blames) == ((), (), ())
+    assert (report.chains, report.incidents, report.culprit_times) == ((), (), ())
 
 
 def test_only_the_processes_that_were_asked_for_are_told():
@@ -225,13 +225,13 @@ def test_only_the_processes_that_were_asked_for_are_told():
         pids=[42],
     )
 
-    assert report.images == (TRAINER,)
+    assert report.programs == (TRAINER,)
     assert [row.process for row in report.apis] == [TRAINER]
     assert [chain.id for chain in report.chains] == ["a"]
     assert [(told.effects, told.chains) for told in report.incidents] == [(1, (mine,))]
     assert [told.process for told in report.judged] == [TRAINER]
     assert report.off_cpu == ()
-    assert {blame.culprit for blame in report.blames} == {HOG, WORKER}
+    assert {blame.culprit for blame in report.culprit_times} == {HOG, WORKER}
 
 
 def test_incidents_are_in_order_of_lost_time():
@@ -258,7 +258,7 @@ def test_culprits_are_added_up_over_all_effects():
 
     report = report_of(capture(), explainer=explainer)
 
-    assert [row[1:] for row in report.blames] == [
+    assert [row[1:] for row in report.culprit_times] == [
         (HOG, "preemption", 14 * MS, 2),
         (WORKER, "ipc", 2 * MS, 2),
         (HOG, "run_queue", 1 * MS, 2),
@@ -318,7 +318,7 @@ def test_what_bounds_a_process_is_in_the_report():
     assert told.verdict == given.verdict
     assert told.verdict_shares == dict.fromkeys(TimeClass, 0) | given.shares
     assert told.budget_ns == dict.fromkeys(STATES, 0) | given.budget_ns
-    assert report.images == (TRAINER,)
+    assert report.programs == (TRAINER,)
     assert report.notes[-1].endswith(": stalls 3.")
 
 
@@ -341,7 +341,7 @@ def test_what_a_process_was_before_its_exec_is_left_out():
         times(2, TRAINER, (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, "", 3, 1)),
     )
 
-    assert report.images == (TRAINER,)
+    assert report.programs == (TRAINER,)
     assert [row.process for row in report.off_cpu] == [TRAINER]
     assert {slot.process for slot in report.slots} == {None, TRAINER}
 
@@ -350,7 +350,7 @@ def test_its_last_figures_may_come_after_the_exec():
     """The counters are read once a second."""
     report = report_of(capture(), replaced(GATE, 1), snapshot(1, waited(GATE)))
 
-    assert report.images == ()
+    assert report.programs == ()
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_program_that_fed_a_gpu_before_its_exec_is_told_of(did):
         capture(), snapshot(1, waited(GATE)), *did, replaced(GATE, 2), explainer=explainer
     )
 
-    assert report.images == (GATE,)
+    assert report.programs == (GATE,)
 
 
 def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
@@ -378,14 +378,14 @@ def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
 
     report = report_of(capture(), replaced(GATE, 2), explainer=explainer)
 
-    assert report.images == (GATE,)
+    assert report.programs == (GATE,)
 
 
 def test_a_process_that_made_no_call_and_ended_is_told_of():
     """A data loader is no stage of another program."""
     report = report_of(capture(), snapshot(1, waited(OTHER)), ended(OTHER, 2))
 
-    assert report.images == (OTHER,)
+    assert report.programs == (OTHER,)
 
 
 def test_calls_before_the_window_count_for_who_is_told_of():
@@ -398,7 +398,7 @@ def test_calls_before_the_window_count_for_who_is_told_of():
         window=Window(at(1.5), at(4)),
     )
 
-    assert report.images == (GATE,)
+    assert report.programs == (GATE,)
 
 
 def test_so_many_execs_are_remembered(monkeypatch):
@@ -412,7 +412,7 @@ def test_so_many_execs_are_remembered(monkeypatch):
         *(replaced(stage, 2) for stage in stages),
     )
 
-    assert report.images == (stages[0],)
+    assert report.programs == (stages[0],)
 
 
 def test_losses_are_told_by_reason():

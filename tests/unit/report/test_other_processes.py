@@ -97,7 +97,7 @@ def test_what_ended_before_a_window_takes_no_room_in_it(monkeypatch):
     most = 0
     for activity in storm(41):
         collector.observe(activity)
-        most = max(most, collector._ledger.accounts.size)
+        most = max(most, collector._state.accounts.size)
     report = collector.finish("test")
 
     assert sum(row.calls for row in report.apis) == 4 * (CALLS + 1)

@@ -12,7 +12,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
-from otel_gpu.report.time_buckets import MAX_ROWS, MAX_SLOTS, TimeBuckets, Totals
+from otel_gpu.report.time_buckets import MAX_BUCKETS, MAX_ROWS, TimeBuckets, Totals
 from otel_gpu.state.capture_state import CaptureState
 from tests.activities import (
     MS,
@@ -143,7 +143,7 @@ def test_nothing_is_lost_however_long_a_capture_is(ends):
 
     assert len(rows) <= MAX_ROWS
     assert sum(row.calls for row in rows) == pytest.approx(len(ends))
-    assert max(ends) // slots.width_ns < MAX_SLOTS
+    assert max(ends) // slots.width_ns < MAX_BUCKETS
 
 
 def test_a_counter_that_runs_backwards_takes_nothing_away():
@@ -207,10 +207,10 @@ def test_buckets_add_up_to_the_counts_and_lie_where_captures_were(captures, name
     document = collector.finish("test")
 
     counted = {row.process: row.calls for row in document.apis}
-    rows = document.slots_of(None)
+    rows = document.buckets_of(None)
     assert sum(row.calls for row in rows) == pytest.approx(sum(counted.values()), abs=1e-3)
     for process, made in counted.items():
-        shown = document.slots_of(process)
+        shown = document.buckets_of(process)
         assert sum(row.calls for row in shown) == pytest.approx(made, abs=1e-3)
     covered = [(T0 + start * MS, T0 + end * MS) for start, end in times]
     for row in document.slots:
@@ -243,7 +243,7 @@ def test_between_two_captures_nothing_is_shown():
     document = collector.finish("test")
 
     assert document.uncovered == (Window(T0 + 6 * SECOND, T0 + 51 * SECOND),)
-    rows = document.slots_of(None)
+    rows = document.buckets_of(None)
     assert [row.start_unix_ns - T0 for row in rows] == [
         *(second * SECOND for second in range(6)),
         *(second * SECOND for second in range(51, 57)),
@@ -251,7 +251,7 @@ def test_between_two_captures_nothing_is_shown():
     assert {round(row.calls, 3) for row in rows} == {100}
     # A process has rows where it was.
     second = next(one.process for one in document.processes if one.process.pid == 102)
-    assert document.slots_of(second)[0].start_unix_ns == T0 + 51 * SECOND
+    assert document.buckets_of(second)[0].start_unix_ns == T0 + 51 * SECOND
 
 
 def test_a_capture_that_begins_after_the_window_adds_nothing_to_it():
@@ -263,7 +263,7 @@ def test_a_capture_that_begins_after_the_window_adds_nothing_to_it():
     document = collector.finish("test")
 
     assert [row.calls for row in document.apis] == [35]
-    assert sum(row.calls for row in document.slots_of(None)) == pytest.approx(35)
+    assert sum(row.calls for row in document.buckets_of(None)) == pytest.approx(35)
     assert document.uncovered == (Window(T0 + 5 * SECOND, T0 + 10 * SECOND),)
 
 
@@ -276,7 +276,7 @@ def test_an_older_capture_that_was_written_later_is_cut_at_the_window_as_well():
     document = collector.finish("test")
 
     assert {row.process.pid: row.calls for row in document.apis} == {101: 15, 102: 200}
-    assert [round(row.calls) for row in document.slots_of(None)] == [100, 100, 5, 5, 5]
+    assert [round(row.calls) for row in document.buckets_of(None)] == [100, 100, 5, 5, 5]
 
 
 def test_a_run_queue_is_spread_from_the_begin_of_its_capture():
@@ -289,5 +289,5 @@ def test_a_run_queue_is_spread_from_the_begin_of_its_capture():
 
     document = collector.finish("test")
 
-    shown = [(row.start_unix_ns, row.calls, row.run_queue_ns) for row in document.slots_of(old)]
+    shown = [(row.start_unix_ns, row.calls, row.run_queue_ns) for row in document.buckets_of(old)]
     assert shown == [(T0, 1, 40 * MS)]

@@ -1,6 +1,6 @@
 """
-The document as one HTML file that needs nothing else: no network, no other file.
+The document as one HTML file that loads nothing.
 
-``page`` chooses what is in it, ``templates`` say how it is written, and ``markup`` is where text
-becomes markup: whatever a template puts in is made inert there.
+``page`` selects the contents, ``templates`` define the HTML, and ``markup`` converts text to
+markup: every value of a template is sanitized there.
 """

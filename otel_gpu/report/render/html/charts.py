@@ -1,4 +1,4 @@
-"""What happened when: a few small charts over one axis of time."""
+"""A few small charts over one time axis."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from otel_gpu.report.wording.phrases import API, CPU, GPU, MEMORY, WORK
 
 MOST_INCIDENTS = 12
 LOST = "lost"
-"""The tone of lost time, which is of no kind of cause."""
+"""The tone of lost time, which has no kind of cause."""
 
 UNCOVERED = "uncovered"
-"""The tone of time that no capture covers."""
+"""The tone of time without a capture."""
 
 _HEIGHT = 10.0
 _GAP = 0.3
@@ -23,7 +23,7 @@ _LEAST_SHARE = 0.005
 _MARK_HEIGHT = 7
 _LEAST_HEIGHT = 20
 _NS_PER_S = 1e9
-_TONES: Mapping[str, str] = {
+_COLOURS: Mapping[str, str] = {
     PhaseKind.STALLED: LOST,
     PhaseKind.NO_CALLS: "none",
     PhaseKind.ALLOCATING: MEMORY,
@@ -33,18 +33,18 @@ _TONES: Mapping[str, str] = {
 
 
 class Measure(NamedTuple):
-    """What one chart draws of a slot: time as a share of it, or else the rate of calls."""
+    """The measure of one chart: time as a share of the bucket, or else the rate of calls."""
 
     name: str
     tone: str
     about: str
     share_of: str = ""
 
-    def value_of(self, slot: TimeBucket) -> float:
-        """Return what is drawn of a slot."""
+    def value_of(self, bucket: TimeBucket) -> float:
+        """Return the value of a time bucket."""
         if self.share_of:
-            return float(getattr(slot, self.share_of)) / slot.length_ns
-        return slot.calls / slot.length_ns * _NS_PER_S
+            return float(getattr(bucket, self.share_of)) / bucket.length_ns
+        return bucket.calls / bucket.length_ns * _NS_PER_S
 
     def format(self, value: float) -> str:
         """Return a value in words."""
@@ -76,7 +76,7 @@ MEASURES = (
 
 
 class Chart(NamedTuple):
-    """A picture and what stands beside it; ``keys`` are the tones that need a name."""
+    """A picture with its labels; ``keys`` are the colours that need a name."""
 
     label: str
     kind: str
@@ -88,27 +88,33 @@ class Chart(NamedTuple):
     height: int | None = None
 
 
-def charts_of(document: Document, slots: Sequence[TimeBucket], *, is_all: bool) -> Iterator[Chart]:
-    """Yield the charts of some slots, over the whole window: all processes together, or one."""
-    yield _phases(document, slots)
+def charts_of(
+    document: Document, buckets: Sequence[TimeBucket], *, is_all: bool
+) -> Iterator[Chart]:
+    """
+    Yield the charts of some time buckets, over the whole window: all processes together, or one.
+    """
+    yield _phases(document, buckets)
     if is_all and document.incidents:
         yield _incidents(document)
     for measure in MEASURES:
-        values = [measure.value_of(slot) for slot in slots]
+        values = [measure.value_of(bucket) for bucket in buckets]
         most = max(values)
         if most > (_LEAST_SHARE if measure.share_of else 0):
-            yield _chart(document=document, measure=measure, slots=slots, values=values, most=most)
+            yield _chart(
+                document=document, measure=measure, buckets=buckets, values=values, most=most
+            )
 
 
-def is_busy(slots: Sequence[TimeBucket]) -> bool:
-    """Whether anything happened that could be drawn."""
-    return any(slot.calls or slot.lost_ns for slot in slots)
+def is_busy(buckets: Sequence[TimeBucket]) -> bool:
+    """Return whether there is anything to draw."""
+    return any(bucket.calls or bucket.lost_ns for bucket in buckets)
 
 
 def _chart(
     document: Document,
     measure: Measure,
-    slots: Sequence[TimeBucket],
+    buckets: Sequence[TimeBucket],
     values: Sequence[float],
     most: float,
 ) -> Chart:
@@ -116,7 +122,7 @@ def _chart(
     highest, of = measure.format(most), ", as a share of the time" if measure.share_of else ""
     blocks = _columns(
         document=document,
-        rows=slots,
+        rows=buckets,
         values=values,
         draw=lambda value: (measure.tone, value / scale, measure.format(value)),
     )
@@ -131,18 +137,18 @@ def _chart(
     )
 
 
-def _phases(document: Document, slots: Sequence[TimeBucket]) -> Chart:
-    rows = document.over_time(slots[0].process)
-    tones = [
-        _TONES.get(phase_of(row).kind, WORK) if isinstance(row, TimeBucket) else UNCOVERED
+def _phases(document: Document, buckets: Sequence[TimeBucket]) -> Chart:
+    rows = document.over_time(buckets[0].process)
+    colours = [
+        _COLOURS.get(phase_of(row).kind, WORK) if isinstance(row, TimeBucket) else UNCOVERED
         for row in rows
     ]
-    drawn = list(zip(tones, map(phase_text, rows), strict=True))
+    drawn = list(zip(colours, map(phase_text, rows), strict=True))
     blocks = _columns(
         document=document, rows=rows, values=drawn, draw=lambda one: (one[0], 1.0, one[1])
     )
     kinds = (phase_of(row).kind if isinstance(row, TimeBucket) else NO_CAPTURE for row in rows)
-    keys = list(dict.fromkeys(zip(tones, map(str, kinds), strict=True)))
+    keys = list(dict.fromkeys(zip(colours, map(str, kinds), strict=True)))
     about = f"Phases: {', '.join(kind for _, kind in keys)}"
     return Chart(label="Phases", kind="chart band", about=about, blocks=blocks, keys=keys)
 
@@ -153,7 +159,7 @@ def _columns(
     values: Sequence[Any],
     draw: Callable[[Any], tuple[str, float, str]],
 ) -> list[Rectangle]:
-    """Draw a column for each row; ``draw`` says of a value its tone, its height and its text."""
+    """Draws a column for each row; ``draw`` returns the tone, height and text of a value."""
     start_unix_ns, length_ns = document.start_unix_ns, max(1, document.length_ns)
     blocks = []
     for row, value in zip(rows, values, strict=True):
@@ -198,5 +204,5 @@ def _incidents(document: Document) -> Chart:
 
 
 def known(severity: str) -> str:
-    """The severity, or the least one where it is unknown."""
+    """Return the severity, or the least one for an unknown one."""
     return severity if severity in set(Severity) else Severity.LOW

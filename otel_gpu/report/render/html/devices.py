@@ -1,4 +1,4 @@
-"""What a page shows of devices: where their time went, why they were idle, and what to do."""
+"""Devices on a page: time, causes of idle time, and advice."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, SharePart
 from otel_gpu.report.render.html.tables import HtmlTable, table_of
-from otel_gpu.report.render.html.timeline import IDLE_TONES
+from otel_gpu.report.render.html.timeline import IDLE_COLOURS
 from otel_gpu.report.render.text.devices import (
     OPERATION_FIELDS,
     OVERVIEW,
@@ -35,14 +35,14 @@ _LEAST_SHARE = 0.002
 
 
 def device_headline(document: Document) -> tuple[str, str]:
-    """Return what bounds the device that computed least, and what else is to be known first."""
+    """Return the verdict of the device that computed least, and the first advice or problem."""
     worst = min(document.devices, key=lambda row: 1.0 if row.useful is None else row.useful)
     if worst.useful is None:
         return f"What bounds {name_of_device(worst)} cannot be said", "; ".join(worst.gate[:1])
     share, among = format_share(worst.useful), len(document.devices)
     which = f", the least of {among:,} devices" if among > 1 else ""
-    said = f"{worst.verdict}: {name_of_device(worst)} computed {share} of the time{which}"
-    return said, document.advice[0].text if document.advice else ""
+    text = f"{worst.verdict}: {name_of_device(worst)} computed {share} of the time{which}"
+    return text, document.advice[0].text if document.advice else ""
 
 
 def device_figures(document: Document) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ def device_figures(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def phase_parts(row: DeviceReport) -> list[SharePart]:
-    """Return where the time of a device went; idle time that is not known is what is left."""
+    """Return the parts of a device's time; unknown idle time is the empty rest."""
     parts = (
         (GPU, "computing", row.compute_ns),
         (LOCK, "communication, exposed", row.exposed_communication_ns),
@@ -77,21 +77,21 @@ def phase_parts(row: DeviceReport) -> list[SharePart]:
 
 
 def idle_parts(row: DeviceReport) -> list[SharePart]:
-    """Return why a device was idle, as shares of its window."""
+    """Return idle time by cause, as shares of the window."""
     ranked = fields.largest_first(row.idle or {}, _LEAST_SHARE * row.window_ns)
     return [
-        _part(row=row, tone=IDLE_TONES.get(cause, OTHER), name=cause, time_ns=time_ns)
+        _part(row=row, tone=IDLE_COLOURS.get(cause, OTHER), name=cause, time_ns=time_ns)
         for cause, time_ns in ranked
     ]
 
 
 def device_lines(row: DeviceReport) -> list[str]:
-    """Return the verdict in words, and what is known of launches and collectives."""
+    """Return the verdict in words, and figures of launches and collectives."""
     return [line.plain for line in verdict_lines(row) if line.plain]
 
 
 def device_tables(row: DeviceReport, origin_unix_ns: int) -> Iterator[tuple[str, HtmlTable]]:
-    """Yield headings and tables; rows that have a time say it, after an origin (0: not)."""
+    """Yield headings and tables; rows with a time show it relative to an origin (0: not)."""
     kernel_ns = sum(one.time_ns for one in row.kinds) or 1
     yield from _unless_empty(
         ("What it waited for", table_of(HtmlTable("What it waited for", _waits(row)), row.waits)),
@@ -113,7 +113,7 @@ def overview_table(document: Document) -> HtmlTable:
 
 
 def evidence_of(advice: Advice, document: Document) -> list[tuple[str, str]]:
-    """Return what shows something: its name, and the id of its row if that is in the page."""
+    """Return the evidence of an advice: name, and the row's id if it is on the page."""
     return [(one, f"at-{one}" if _is_shown(one, document) else "") for one in advice.evidence]
 
 
@@ -135,12 +135,12 @@ def _unless_empty(*found: tuple[str, HtmlTable]) -> Iterator[tuple[str, HtmlTabl
 
 
 def _named(empty: HtmlTable, rows: Sequence[Any]) -> HtmlTable:
-    """Return a table whose rows can be pointed at."""
+    """A table whose rows have ids."""
     return table_of(empty._replace(ids=[f"at-{one.id}" for one in rows]), rows)
 
 
 def _timed(empty: HtmlTable, rows: Sequence[Any], origin_unix_ns: int) -> HtmlTable:
-    """Return a table whose rows can be pointed at, and be looked at on the timeline."""
+    """A table whose rows have ids, and links to the timeline."""
     found = _named(empty, rows)
     if not origin_unix_ns:
         return found
@@ -150,7 +150,7 @@ def _timed(empty: HtmlTable, rows: Sequence[Any], origin_unix_ns: int) -> HtmlTa
 
 def _waits(row: DeviceReport) -> tuple[Field, ...]:
     cause, time, *rest = wait_fields(row)
-    return cause, time, _bar(lambda one: IDLE_TONES.get(one.cause, OTHER)), *rest
+    return cause, time, _bar(lambda one: IDLE_COLOURS.get(one.cause, OTHER)), *rest
 
 
 def _gaps(row: DeviceReport) -> HtmlTable:

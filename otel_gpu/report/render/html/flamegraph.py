@@ -1,15 +1,15 @@
 """
-Flame graphs: folded stacks as one picture, in SVG or as a page that needs nothing else.
+Flame graphs: folded stacks as one picture, in SVG or as a page that loads nothing.
 
-A box is a frame, its width what all stacks through it weigh, and below it lie the frames
-that it called; the process is at the top. Boxes that lie side by side are in alphabetical
-order: from left to right there is no time.
+A box is a frame. Its width is the weight of all stacks through it, and the frames that it called
+are below it; the process is at the top. Boxes side by side are in alphabetical order: the
+horizontal axis is not time.
 
-Of a difference, a box is as wide as the mean of its shares before and after, so that what is gone
-and what is new can both be seen: blue is what shrank, red what grew, and the stronger the more.
+In a difference, the width of a box is the mean of its shares before and after, so that both removed
+and new frames are visible: blue shrank, red grew, and the colour is stronger for larger changes.
 
-The page holds one script and one style, which never change, and a policy that allows those
-by their hashes and loads nothing.
+The page has one script and one style, which never change, and a policy that allows those by their
+hashes and loads nothing.
 """
 
 import itertools
@@ -42,14 +42,14 @@ __all__ = [
 FLAME_WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
-"""More cannot be distinguished; the narrowest are left out, and counted."""
+"""More cannot be distinguished; the narrowest are omitted, and counted."""
 MAX_CHARACTERS = 640
 """Of the text of one box; a longer one loses its middle."""
 
 _LEAST_WIDTH = 0.5
 _CHARACTER = 6.6
 _PADDING = 3
-# What a frame is, in a word and in hue, saturation and lightness, which its name varies.
+# The type of a frame in a word, and its hue, saturation and lightness, which its name varies.
 _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
     "process": ("process", (0, 0, 82)),
     "thread": ("thread", (0, 0, 74)),
@@ -67,7 +67,7 @@ _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
 _UNITS = {"time": format_duration, "bytes": format_size}
 
 FLAME_SCRIPT = source("flamegraph.js")
-"""For pages with flame graphs: fits them to the screen, and lets a click enlarge a box."""
+"""For pages with flame graphs: fits them to the screen, and enlarges a clicked box."""
 
 _STYLE = as_source("""
 body { font: 14px sans-serif; margin: 1em; color: #222; background: #fff; }
@@ -78,7 +78,7 @@ svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer
 
 
 class _Changed(NamedTuple):
-    # As a folded stack: two scales have no common one but that of the product of their sums.
+    # Sortable like a folded stack. Two scales have no common one except the product of their sums.
     frames: tuple[FoldedFrame, ...]
     weight: int
     before: int
@@ -101,14 +101,14 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     """
     Return the picture, by ``time``, ``calls`` or ``bytes``, as an SVG element without inline style.
 
-    Without ``FLAME_SCRIPT`` it still shows the whole text of a box that is pointed at.
+    Without ``FLAME_SCRIPT`` it still shows the full text of a box on hover.
     """
     ordered = sorted(stacks)
     total = sum(stack.weight for stack in ordered)
 
     def describe(box: _Box, name: str) -> tuple[str, str]:
-        told = f"{format_weight(box.weight, by)} ({box.weight / total * 100:.1f}%)"
-        return told, _colour(box.frame.type, name)
+        title = f"{format_weight(box.weight, by)} ({box.weight / total * 100:.1f}%)"
+        return title, _colour(box.frame.type, name)
 
     return _picture(ordered=ordered, by=by, most=most, describe=describe)
 
@@ -141,7 +141,7 @@ def format_weight(weight: int, by: str) -> str:
 
 
 def weight_of(rows: Iterable[StackRow], by: str) -> int:
-    """Return what rows weigh together."""
+    """Return the total weight of rows."""
     return sum(row.measure(by) for row in rows)
 
 
@@ -151,7 +151,7 @@ def _picture(
     total = sum(stack.weight for stack in ordered)
     every = list(_lay_out(ordered, total)) if total > 0 else []
     wide = [box for box in every if box.width >= _LEAST_WIDTH]
-    # Nothing is narrower than what lies below it, and the sort is stable.
+    # A box is at least as wide as its children, and the sort is stable.
     boxes = sorted(wide, key=lambda box: -box.width)[:most]
     rows = 1 + max((box.depth for box in boxes), default=0)
     drawn = [_draw(box, describe) for box in boxes]
@@ -159,7 +159,7 @@ def _picture(
 
 
 def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
-    """Return what the colours of a picture mean, as a list for a page of HTML."""
+    """Return the meaning of a picture's colours, as a list for an HTML page."""
     kinds = {frame.type for stack in stacks for frame in stack.frames}
     keys = [(_colour(kind, ""), word) for kind, (word, _) in _TYPES.items() if kind in kinds]
     return _render("key", keys)
@@ -168,7 +168,7 @@ def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
 def flamegraph_page(
     stacks: Iterable[FoldedStack], by: str, title: str, about: Sequence[str] = ()
 ) -> str:
-    """Return a whole page with the picture, which a click enlarges; ``about``: what it is made of."""
+    """Return a page with the picture, where a click enlarges a box; ``about``: its source."""
     drawn = list(stacks)
     return _page(
         title=title,
@@ -194,16 +194,16 @@ def _page(title: str, width: str, about: Sequence[str], key: Markup, picture: Ma
 
 def _render(macro: str, *values: object) -> Markup:
     found = getattr(ENVIRONMENT.get_template("flamegraph.html").module, macro)(*values)
-    return Markup(found)  # noqa: S704 -- a macro's, which has escaped what is in it
+    return Markup(found)  # noqa: S704 -- a macro's output, with its values escaped
 
 
 def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
-    # No recursion: a stack may be deep. What is too narrow is not looked into.
+    # No recursion: a stack can be deep. Boxes that are too narrow are not expanded.
     waiting = [(FoldedFrame("all", "process"), stacks, 0, 0.0)]
     while waiting:
         frame, through, depth, x = waiting.pop()
         weight = sum(stack.weight for stack in through)
-        # One division of whole numbers, however large those of a difference are.
+        # One division of integers, so that it is exact however large those of a difference are.
         width = weight * FLAME_WIDTH / total
         yield _Box(frame=frame, weight=weight, depth=depth, x=x, width=width, through=through)
         if width >= _LEAST_WIDTH:
@@ -218,22 +218,22 @@ def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
 
 
 def _draw(box: _Box, describe: Callable[[_Box, str], tuple[str, str]]) -> dict[str, Any]:
-    """Return a box as the template writes it."""
-    room = int((box.width - 2 * _PADDING) / _CHARACTER)
+    """A box as the template writes it."""
+    space = int((box.width - 2 * _PADDING) / _CHARACTER)
     name = _clip(printable(box.frame.text))
     short = printable(box.frame.short)
     label = short or name
-    told, colour = describe(box, name)
-    shown = label if len(label) <= room else label[: room - 1] + "…"
+    title, colour = describe(box, name)
+    shown = label if len(label) <= space else label[: space - 1] + "…"
     return {
         "x": box.x,
         "y": box.depth * ROW,
         "width": box.width,
         "depth": box.depth,
         "whole": name,
-        "told": told,
+        "told": title,
         "colour": colour,
-        "shown": shown if room >= _PADDING else "",
+        "shown": shown if space >= _PADDING else "",
         "short": short,
     }
 

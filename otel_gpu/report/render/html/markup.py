@@ -1,18 +1,17 @@
 """
 Markup: the only place where text becomes HTML.
 
-Templates escape whatever they put in. Before that, text is made visible and clipped here,
-wherever it comes from, and the parts of sentences become the elements that show them.
+Templates escape all values. Before that, text is made visible and shortened here, wherever it comes
+from, and parts of sentences become their elements.
 """
 
 # Some facts about hostile names
 # ------------------------------
-#
-# Threads, services, libraries and kernel functions are named by other people's programs,
-# and a recording may be a stranger's. Markup in a name is escaped like that in any text.
-# What is left are characters that are obeyed rather than shown: controls, and those that
-# turn the direction of what follows. They are written as escapes, like on a terminal. A
-# page is text that is sent around, so a name of a megabyte must not become a page of one.
+# Threads, services, libraries and kernel functions are named by traced programs, and a recording
+# can come from an untrusted source. Markup in a name is escaped as in any text. That leaves
+# characters that act instead of being shown: control characters, and those that change the text
+# direction. They are written as escapes, as on a terminal. Pages are sent around, so a name of a
+# megabyte must not make a page of a megabyte.
 
 import base64
 import hashlib
@@ -39,7 +38,7 @@ from otel_gpu.report.wording.formats import (
 from otel_gpu.report.wording.sentences import Code, Name, Strong
 
 MOST_CHARACTERS = 1_000
-"""No text, and no value of an attribute, is longer than this in a page."""
+"""The maximal length of a text or an attribute's value in a page."""
 
 _NAME_CHARACTERS = 64
 _ID_CHARACTERS = 48
@@ -52,31 +51,31 @@ _ENDING = re.compile(r"</(script|style)", re.ASCII | re.IGNORECASE)
 
 
 class FrameLine(NamedTuple):
-    """A frame as the line of code that it is at."""
+    """A frame as a code location."""
 
     frame: Frame
 
 
 class Quiet(str):
-    """Text beside what matters."""
+    """Secondary text."""
 
     __slots__ = ()
 
 
 class Id(str):
-    """What something is called in telemetry and in other answers."""
+    """An id as in telemetry and other answers."""
 
     __slots__ = ()
 
 
 def show(value: Any) -> Any:  # noqa: ANN401 -- whatever a template puts in
-    """Return what a template is to put in for a value: inert text, or markup that is whole."""
+    """Return a template's value as sanitized text, or as complete markup."""
     forms = (_FORMS[kind] for kind in type(value).__mro__ if kind in _FORMS)
     return next(forms, lambda shown: shown)(value)
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Make text visible; shorten it in its middle, as its end may differ from others."""
+    """Make text visible; shorten it in its middle, since its end can distinguish it."""
     if len(text) > most:
         note = f"… ({len(text):,} characters) …"
         head = most - len(note) - _CLIPPED_TAIL
@@ -85,24 +84,26 @@ def clip(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate: as few digits as a screen can show; what is not finite is 0."""
+    """Return a coordinate with as many digits as a screen can show; 0 if it is not finite."""
     return f"{value:.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
 def source(name: str) -> Markup:
-    """Return a style or a script of ours; ``ValueError`` where it would end its own element."""
+    """
+    Return one of the package's styles or scripts; ``ValueError``: it would end its own element.
+    """
     return as_source(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 def as_source(text: str) -> Markup:
-    """Return text of ours as the whole of a ``style`` or ``script``; raises as ``source``."""
+    """Return fixed text as the content of a ``style`` or ``script``; raises as ``source``."""
     if _ENDING.search(text):
         raise ValueError("the text would close its element early")
-    return Markup(text)  # noqa: S704 -- ours, and as it is meant to be
+    return Markup(text)  # noqa: S704 -- fixed text, checked above
 
 
 def hash_of(text: str) -> str:
-    """Return what a policy knows a style or a script by."""
+    """Return the hash by which a policy allows a style or script."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
@@ -111,13 +112,13 @@ def _code(frame: Frame, line: str) -> Markup:
     text = clip(line, _FRAME_CHARACTERS)
     if frame.kind != "native":
         return Markup("<code><bdi>{}</bdi></code>").format(text)
-    # Names of C++ are shown short, and whole when they are pointed at.
+    # Names of C++ are shown short, and in full on hover.
     whole = clip(whole_line(frame), _WHOLE_CHARACTERS)
     return Markup('<code title="{}"><bdi>{}</bdi></code>').format(whole, text)
 
 
 def _name(name: str) -> Markup:
-    # Letters that run from right to left stay among themselves.
+    # Right-to-left letters do not affect the text around them.
     return Markup("<bdi>{}</bdi>").format(clip(name, _NAME_CHARACTERS))
 
 
@@ -125,7 +126,7 @@ def _who(name: str, pid: int, number: str) -> Markup:
     return _name(name) if pid < 0 else _WHO.format(_name(name), number)
 
 
-# What a value is written as, by its type or the nearest one that it is made of.
+# The forms of values, by type or base type.
 _FORMS: Mapping[type, Callable[[Any], Any]] = {
     type(None): lambda _: "",
     Markup: lambda markup: markup,
@@ -135,7 +136,7 @@ _FORMS: Mapping[type, Callable[[Any], Any]] = {
     Strong: lambda text: Markup("<b>{}</b>").format(clip(text)),
     Quiet: lambda text: Markup('<span class="quiet">{}</span>').format(clip(text)),
     Id: lambda name: Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS)),
-    # An import may not say which processes they were, and call them what they are.
+    # An import can lack the pids and describe its processes instead.
     Culprit: lambda thread: _who(thread.comm or "?", thread.pid, thread_number(thread)),
     Program: lambda process: _who(named(process), process.pid, str(process.pid)),
     Frame: lambda frame: _code(frame, frame_line(frame)),
@@ -157,10 +158,10 @@ ENVIRONMENT.filters["number"] = number
 
 def names_for_templates(*modules: ModuleType, more: Mapping[str, object]) -> dict[str, object]:
     """
-    Return what templates can name: the functions, classes and constants of modules, and more.
+    Return the names for templates: functions, classes and constants of modules, and more.
 
     Raises:
-        ValueError: One name stands for two different things, of which the later would win.
+        ValueError: One name has two different meanings, and the later one would win.
     """
     found: dict[str, object] = {}
     for names in (DEFAULT_NAMESPACE, *map(vars, modules), more):

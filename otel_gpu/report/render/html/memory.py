@@ -1,4 +1,4 @@
-"""What a page shows of the memory of devices: over time, its parts, and who holds it."""
+"""Memory of devices on a page: over time, by part, and by holder."""
 
 from collections.abc import Iterator, Sequence
 
@@ -41,34 +41,34 @@ _MOST_COLUMNS = 200
 _HEIGHT = 10.0
 _GAP = 0.3
 _RESERVED = "api"
-# As ``memory_parts`` has them.
-_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
+# In the order of ``memory_parts``.
+_COLOURS = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
 _NS_PER_S = 1e9
 
 
 def alarm_of(document: Document) -> tuple[str, str] | None:
-    """Return the first thing that went wrong with memory, and what to do; None: nothing did."""
+    """Return the first problem of memory, and its advice; None: no problem."""
     rows = (row for row in document.memory if row.alarms)
     return next(((row.alarms[0], row.advice[0] if row.advice else "") for row in rows), None)
 
 
 def name_of_memory(row: DeviceMemory, document: Document) -> object:
-    """Say whose memory of which device it is, and who says so."""
-    process = next((one for one in document.images if one.pid == row.pid), None)
-    whose = process if process is not None else f"process {row.pid}" if row.pid else ""
-    said = f"evice {row.device}, as its {row.layer} says"
-    return (whose, f", d{said}") if whose else f"D{said}"
+    """Return process, device and layer of a row."""
+    process = next((one for one in document.programs if one.pid == row.pid), None)
+    owner = process if process is not None else f"process {row.pid}" if row.pid else ""
+    text = f"evice {row.device}, as its {row.layer} says"
+    return (owner, f", d{text}") if owner else f"D{text}"
 
 
 def place_of_holding(row: Holding | PinnedBy | OutOfMemoryRow | GrowingLine) -> object:
-    """Name a line of a program, or what stands for one."""
+    """Return a code location, or the text in its place."""
     if not row.file:
         return Name(row.function)
     return FrameLine(frame_of(row))
 
 
 def memory_charts(row: DeviceMemory) -> Iterator[Chart]:
-    """Yield what was in use and reserved over time, and when requests failed."""
+    """Yield memory in use and reserved over time, with failed requests."""
     readings = row.readings
     if len(readings) < 2 or length_of_memory(row) <= 0:  # noqa: PLR2004 -- two ends
         return
@@ -100,7 +100,7 @@ def memory_charts(row: DeviceMemory) -> Iterator[Chart]:
 
 
 def length_of_memory(row: DeviceMemory) -> int:
-    """Return how long it was looked at, in nanoseconds, up to the last request that failed."""
+    """Return the observed time in nanoseconds, up to the last failed request."""
     if not row.readings:
         return 0
     ends = (row.readings[-1].unix_ns, *(oom.unix_ns or 0 for oom in row.ooms))
@@ -108,9 +108,9 @@ def length_of_memory(row: DeviceMemory) -> int:
 
 
 def memory_shares(row: DeviceMemory) -> list[SharePart]:
-    """Return what the reserved memory is used for; what is not used at all is left out."""
-    # Of some sources there are parts less.
-    shares = zip(_TONES, memory_parts(row), strict=False)
+    """Return the parts of the reserved memory; empty ones are omitted."""
+    # Some sources lack the last parts.
+    shares = zip(_COLOURS, memory_parts(row), strict=False)
     whole = row.reserved_bytes or 1
     return [
         SharePart(tone=tone, name=name, share=size / whole, beside=format_size(size))
@@ -120,7 +120,7 @@ def memory_shares(row: DeviceMemory) -> list[SharePart]:
 
 
 def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> HtmlTable:
-    """Return who holds what, as shares of a whole."""
+    """Return holders, as shares of a whole."""
     whole = whole_bytes or 1
     columns = (
         fields.text("where", place_of_holding),
@@ -133,7 +133,7 @@ def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) 
 
 
 def file_table(rows: Sequence[FileHolder]) -> HtmlTable:
-    """Return which files hold what, with the functions that hold the most of it."""
+    """Return files, with their functions that hold the most."""
     columns = (
         fields.text("where", file_text),
         fields.figure("bytes", "size_bytes", format_size),
@@ -144,7 +144,7 @@ def file_table(rows: Sequence[FileHolder]) -> HtmlTable:
 
 
 def churn_table(rows: Sequence[ChurnRow]) -> HtmlTable:
-    """Return of which sizes most was allocated, and who allocated most of them."""
+    """Return the most allocated sizes, and their main allocating lines."""
     columns = (
         fields.figure("size", "block_bytes", format_size),
         fields.figure("blocks", "blocks", fields.in_full),
@@ -155,7 +155,7 @@ def churn_table(rows: Sequence[ChurnRow]) -> HtmlTable:
 
 
 def segment_table(rows: Sequence[SegmentSize]) -> HtmlTable:
-    """Return how large segments are."""
+    """Return segments by size."""
     columns = (
         fields.text("segments of", size_class),
         fields.figure("segments", "segments", fields.in_full),
@@ -167,7 +167,7 @@ def segment_table(rows: Sequence[SegmentSize]) -> HtmlTable:
 
 
 def hole_table(rows: Sequence[PinnedHoleRow]) -> HtmlTable:
-    """Return the largest holes, and whose blocks are beside them."""
+    """Return the largest holes, and the holders of the blocks beside them."""
     columns = (
         fields.text("blocks beside it", lambda one: places_text(one.holders)),
         fields.figure("stuck", "stuck_bytes", format_size),
@@ -177,7 +177,7 @@ def hole_table(rows: Sequence[PinnedHoleRow]) -> HtmlTable:
 
 
 def pin_table(rows: Sequence[PinnedBy]) -> HtmlTable:
-    """Return whose blocks keep holes apart."""
+    """Return the lines whose blocks keep holes apart."""
     columns = (
         fields.text("where", place_of_holding),
         fields.figure("holes beside them", "hole_bytes", format_size),
@@ -188,7 +188,7 @@ def pin_table(rows: Sequence[PinnedBy]) -> HtmlTable:
 
 
 def growth_table(rows: Sequence[GrowingLine]) -> HtmlTable:
-    """Return which lines hold more and more, and how sure that is."""
+    """Return the lines whose memory grows, with the quality of the fit."""
     columns = (
         fields.text("where", place_of_holding),
         fields.figure("per second", "bytes_per_s", format_size),
@@ -200,7 +200,7 @@ def growth_table(rows: Sequence[GrowingLine]) -> HtmlTable:
 
 
 def window_table(row: DeviceMemory) -> HtmlTable:
-    """Return how the calls went that allocate, over time."""
+    """Return allocating calls over time."""
     origin_ns = row.windows[0].start_unix_ns if row.windows else 0
     columns = (
         Field(
@@ -218,7 +218,7 @@ def window_table(row: DeviceMemory) -> HtmlTable:
 
 
 def failure_facts(oom: OutOfMemoryRow) -> Iterator[tuple[str, str]]:
-    """Yield what was there when a request failed."""
+    """Yield the memory state of a failed request."""
     yield "Free on the device", _size(oom.free_bytes)
     yield (
         "Reserved",
@@ -237,7 +237,7 @@ def failure_facts(oom: OutOfMemoryRow) -> Iterator[tuple[str, str]]:
 
 
 def known_of_memory(row: DeviceMemory) -> Iterator[str]:
-    """Yield how much of it is known, where that is not all."""
+    """Yield the coverage of the data, if it is not complete."""
     if row.before_bytes:
         yield f"{format_size(row.before_bytes)} is in use since before the attach."
     if row.unknown_bytes:
@@ -257,7 +257,7 @@ def _horizon(row: GrowingLine) -> str:
 def _columns(
     readings: Sequence[MemoryReading], length_ns: int
 ) -> Iterator[tuple[float, float, MemoryReading]]:
-    """Yield left edge and width of a few stretches, and the moment in each when most was in use."""
+    """Left edge and width of each of a few intervals, with the reading of its peak."""
     start_ns, step = readings[0].unix_ns, -(-len(readings) // _MOST_COLUMNS)
     for first in range(0, len(readings), step):
         part = readings[first : first + step]

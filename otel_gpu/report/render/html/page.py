@@ -47,7 +47,7 @@ from otel_gpu.report.stacks.top_stacks import (
     WALL,
     StackReport,
 )
-from otel_gpu.report.time_tree import say_bound
+from otel_gpu.report.time_tree import describe_bound
 from otel_gpu.report.timeline.timeline import Timeline
 from otel_gpu.report.wording import formats, phrases, sentences
 
@@ -75,7 +75,7 @@ def make_page(
         script += flamegraph.FLAME_SCRIPT
     if timeline.is_drawable(drawing):
         script += timeline.TIMELINE_SCRIPT
-    # Allow what is in this page, and nothing else: no request can leave it.
+    # Allow only what is in this page: no request can leave it.
     policy = (
         f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -86,7 +86,7 @@ def make_page(
         timeline=drawing,
         leading=stories.leading_incident(document),
         memory_alarm=memory.alarm_of(document),
-        # The folder may be private.
+        # The folder can be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,
         script=script,
@@ -94,7 +94,7 @@ def make_page(
     )
 
 
-# What the templates ask for is what these modules offer, by its own name.
+# Templates use the names of these modules.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.ShareBar)
 ENVIRONMENT.globals |= names_for_templates(
     *(formats, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
@@ -111,7 +111,7 @@ ENVIRONMENT.globals |= names_for_templates(
         "coverage": coverage,
         "load_lines": load_lines,
         "name_of_device": name_of_device,
-        "say_bound": say_bound,
+        "describe_bound": describe_bound,
         "step_sentence": step_sentence,
         "steps_headline": steps_headline,
         "version": otel_gpu.__version__,

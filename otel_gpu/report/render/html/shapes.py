@@ -1,4 +1,4 @@
-"""What is drawn: parts of a whole, and blocks in a picture."""
+"""Shapes: parts of a whole, and blocks in a picture."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ WIDTH = 100.0
 
 
 class SharePart(NamedTuple):
-    """One part of a whole; ``beside`` is what stands beside its share."""
+    """One part of a whole; ``beside`` is the text after its share."""
 
     tone: str
     name: Any
@@ -22,7 +22,7 @@ class SharePart(NamedTuple):
 
 
 class Rectangle(NamedTuple):
-    """A rectangle in a picture 100 wide and 10 high, and what it says when pointed at."""
+    """A rectangle in a picture 100 wide and 10 high, with its hover text."""
 
     tone: str
     left: float
@@ -42,7 +42,7 @@ class ShareBar(NamedTuple):
 
 
 def blocks_of(parts: Iterable[SharePart]) -> list[Rectangle]:
-    """Lay parts one after the other; what they do not fill stays empty."""
+    """Place parts one after another; the rest stays empty."""
     blocks = []
     left = 0.0
     for part in parts:
@@ -54,7 +54,7 @@ def blocks_of(parts: Iterable[SharePart]) -> list[Rectangle]:
 
 
 def bar_block(tone: str, share: float) -> list[Rectangle]:
-    """Draw one share from the left edge on."""
+    """Draw one share from the left edge."""
     return [Rectangle(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
 
 
@@ -72,5 +72,5 @@ def named_parts(
 
 
 def listed(parts: Iterable[object], separator: object = ", ") -> tuple[Any, ...]:
-    """Return parts of a sentence with something between them."""
+    """Return parts of a sentence with a separator between them."""
     return tuple(one for part in parts for one in (separator, part))[1:]

@@ -1,4 +1,4 @@
-"""What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
+"""Selections of the document for a page: the leading incident, trees of causes, stacks, cards."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -60,10 +60,10 @@ _IDENTITY = ("command", "unit", "container", "pod", "owner")
 
 
 def leading_incident(document: Document) -> Incident | None:
-    """The one to show first: the worst, and of those the one that lost most time."""
+    """Return the incident to show first: the worst, and of those the one that lost most time."""
 
     def rank(incident: Incident) -> tuple[int, bool, int, str]:
-        # What ran out of memory took no time, and is worse than what was slow.
+        # A failed request took no time, and is worse than slowness.
         is_slow = not any(chain.failure for chain in incident.chains)
         return rank_of(incident.severity), is_slow, -incident.lost_ns, incident.id
 
@@ -71,7 +71,7 @@ def leading_incident(document: Document) -> Incident | None:
 
 
 def lead_parts(incident: Incident) -> list[SharePart]:
-    """The causes of the leading incident, each with who did it."""
+    """Return the causes of the leading incident, each with its culprit."""
     causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
     return [
         part._replace(name=(part.name, ": ", *who_of(cause)) if cause.culprit else part.name)
@@ -81,9 +81,10 @@ def lead_parts(incident: Incident) -> list[SharePart]:
 
 class TreeNode(NamedTuple):
     """
-    A cause in a tree, or a part of all the time of a process.
+    A cause in a tree, or a part of a process's time.
 
-    One with ``rest`` stands for the smaller ones beside it; ``identity`` says more of who it was.
+    One with ``rest`` sums up the smaller ones beside it; ``identity`` identifies the culprit in
+    more detail.
     """
 
     share: float
@@ -98,7 +99,7 @@ class TreeNode(NamedTuple):
 
 
 def time_nodes(process: ProcessReport) -> list[TreeNode]:
-    """Return where all the time of the threads of a process went that feed a GPU."""
+    """Return the time tree of a process's launching threads."""
     levels: list[list[TreeNode]] = [[]]
     known = {process.process.pid}
     for row in time_rows(process.time_tree):
@@ -113,7 +114,7 @@ def time_nodes(process: ProcessReport) -> list[TreeNode]:
 
 
 def _identity_of(who: Who, process: ProcessReport) -> str:
-    """Say who it is that is known by name and number; nothing of one like the process itself."""
+    """The identity of a culprit beyond name and number; empty if it equals the process."""
     if who.command == process.command:
         return ""
     known = ((name, getattr(who, name)) for name in _IDENTITY)
@@ -125,8 +126,8 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Tr
 
     def write(step: CauseStep, inner: list[TreeNode]) -> TreeNode:
         cause, stack = step.cause, stack_of_cause(step.cause)
-        said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
-        # A line is in the sentence.
+        text = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
+        # The sentence contains the line.
         is_new = stack is not None and (own is None or stack != own) and not cause.lines.first
         place = FrameLine(stack.place) if stack and stack.place and is_new else None
         shown = _trim(inner) if step.depth < _MOST_DEPTH else []
@@ -136,7 +137,7 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Tr
             time_ns=cause.time_ns,
             tone=tone,
             kind=kind,
-            sentence=said,
+            sentence=text,
             place=place,
             inner=shown,
         )
@@ -154,13 +155,13 @@ def _trim(nodes: list[TreeNode]) -> list[TreeNode]:
 
 
 def duration_of(incident: Incident) -> int:
-    """What the shares of an incident are shares of; 0 where no cause has one."""
+    """Return the time that an incident's shares refer to; 0 if no cause has a share."""
     known = next((cause for cause in incident.causes if cause.share > 0), None)
     return round(known.time_ns / known.share) if known else 0
 
 
 def places_of(incident: Incident) -> tuple[object, ...]:
-    """Say where the effects of an incident were, or else where they waited."""
+    """Return the places of an incident's effects, or else of their waits."""
     ranked = causes.ranked_places(incident)
     if len(ranked) == 1:
         return (FrameLine(ranked[0][0]),)
@@ -182,7 +183,9 @@ class ShownStack(NamedTuple):
 
 
 def stacks_of(chain: Chain) -> list[ShownStack]:
-    """Return where an effect was, then where those were that it waited in or for."""
+    """
+    Return the stack of an effect, then those of its waits and of the threads that it waited for.
+    """
     effect = chain.effect
     shown: dict[int, ShownStack] = {}
     if effect.stack is not None:
@@ -197,7 +200,7 @@ def stacks_of(chain: Chain) -> list[ShownStack]:
 
 
 def judged_and_others(document: Document) -> tuple[list[ProcessReport], list[ProcessReport]]:
-    """Return the processes that call CUDA, those with most to do with it first, and the rest."""
+    """Return the processes that call CUDA, the busiest first, and the others."""
     calling = {key_of(row.process) for row in document.apis}
 
     def is_judged(one: ProcessReport) -> bool:
@@ -209,30 +212,30 @@ def judged_and_others(document: Document) -> tuple[list[ProcessReport], list[Pro
 
 
 def state_parts(process: ProcessReport) -> list[SharePart]:
-    """Return what a process's feeder threads spent their time on."""
+    """Return the time of a process's launching threads, by state."""
     return [SharePart(node.tone, node.sentence, node.share) for node in time_nodes(process)]
 
 
 def tone_of_verdict(verdict: str) -> str:
-    """What a verdict is drawn in."""
+    """Return the colour of a verdict."""
     name = verdict.removesuffix("-bound").removeprefix("cpu-")
     return CLASSES[name][0] if name in CLASSES and name != verdict else OTHER
 
 
 def busy_processes(document: Document) -> list[Program]:
     """Return the processes that have charts of their own."""
-    images = [one.process for one in document.processes]
-    busy = [image for image in images if is_busy(document.slots_of(image))]
+    programs = [one.process for one in document.processes]
+    busy = [program for program in programs if is_busy(document.buckets_of(program))]
     return busy[:_MOST_PROCESSES] if len(busy) > 1 else []
 
 
 def by_balance(balances: Sequence[Balance]) -> list[Balance]:
-    """Return balances, those that are furthest from even first."""
+    """Return balances, the most uneven first."""
     return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
 
 
 def failing(apis: Iterable[ApiTotals]) -> tuple[str, int]:
-    """Return the API with most errors, and how many those are."""
+    """Return the API with most errors, and their count."""
     errors: Counter[str] = Counter()
     for row in apis:
         errors[row.api] += row.errors

@@ -1,4 +1,4 @@
-"""The tables of the page: calls, memory, waits, culprits, slots, evidence."""
+"""The tables of the page: calls, memory, waits, culprits, time buckets, evidence."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -32,9 +32,9 @@ _NS_PER_US = 1e3
 
 class HtmlTable(NamedTuple):
     """
-    A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows.
+    A table; ``left_out`` counts omitted rows, ``ids`` are those of its rows.
 
-    ``times`` are when and how long what a row is about was, after the beginning of the timeline.
+    ``times`` are start and length of what each row is about, relative to the timeline's start.
     """
 
     about: str
@@ -48,7 +48,7 @@ class HtmlTable(NamedTuple):
 def table_of(
     empty: HtmlTable, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
 ) -> HtmlTable:
-    """Fill a table with the first rows; without a column for the process where there is but one."""
+    """Fill a table with the first rows; with a single process, its column is omitted."""
     columns = [
         column for column in empty.columns if with_process or column.cell is not fields.PROCESS.cell
     ]
@@ -64,8 +64,8 @@ def table_of(
     return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
-def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> HtmlTable:
-    """What happened when, in figures."""
+def over_time_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> HtmlTable:
+    """Return the table of time buckets."""
     columns = (
         *(fields.CALL_RATE, fields.MEAN_CALL),
         fields.figure("GPU wait", "synchronize_ns", fields.unless_nothing),
@@ -77,7 +77,7 @@ def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> HtmlT
 
 
 def evidence_table(chain: Chain) -> HtmlTable:
-    """Every measured interval behind an effect."""
+    """Return every measured interval of an effect."""
     intervals = sorted(find_intervals(chain), key=in_order_of_time)
 
     def offset(interval: Interval) -> Cell:
@@ -100,7 +100,7 @@ def evidence_table(chain: Chain) -> HtmlTable:
 
 
 def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> HtmlTable:
-    """A row for each incident that there is no card for, numbered from the first of them."""
+    """Return a row for each incident without a card, numbered from ``first``."""
 
     def begin(one: Incident) -> Cell:
         return Cell(format_offset(one.start_unix_ns, origin_unix_ns), one.start_unix_ns)
@@ -121,18 +121,18 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
 
 
 def rank_table(row: CommunicatorReport) -> HtmlTable:
-    """How far the ranks of a communicator are."""
+    """Return the progress of a communicator's ranks."""
     return table_of(HtmlTable("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
 
 
 def place_of(interval: Interval) -> FrameLine | None:
-    """Name where a thread was in a measured interval, unless that is the effect itself."""
+    """Return a thread's place in an interval; None if it is the effect's own."""
     stack = interval.stack
     return FrameLine(stack.place) if stack and stack.place else None
 
 
 def functions_of(names: Iterable[str]) -> tuple[Part, ...]:
-    """Name functions of the kernel, innermost first."""
+    """Return names of kernel functions, innermost first."""
     return listed(map(Code, names), " ← ")
 
 
@@ -190,7 +190,7 @@ OFF_CPU = HtmlTable(
         *(fields.TIMES, fields.MEAN, fields.WHEN, fields.PROCESS),
     ),
 )
-BLAMES = HtmlTable(
+CULPRITS = HtmlTable(
     "Who kept them waiting",
     (
         *(fields.WHO, fields.text("what came of it", lambda row: label_of(row.kind))),

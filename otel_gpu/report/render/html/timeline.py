@@ -19,8 +19,8 @@ TIMELINE_SCRIPT = source("timeline.js")
 
 _NAME_CHARACTERS = 120
 _NAMES_CHARACTERS = 1 << 20
-# Of what is idle, the tone is that of what it waited for.
-IDLE_TONES: Mapping[str, str] = {
+# The tone of idle time is that of its cause.
+IDLE_COLOURS: Mapping[str, str] = {
     IdleCause.DATA_LOADER: DATA,
     IdleCause.SYNC: API,
     IdleCause.ALLOCATOR: MEMORY,
@@ -34,7 +34,7 @@ IDLE_TONES: Mapping[str, str] = {
     IdleCause.NO_LAUNCH: OTHER,
     IdleCause.NOISE: OTHER,
 }
-# By category, what it is drawn in and what it is called.
+# Tone and name, by category.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "kernel": (GPU, "kernel"),
     "graph": (GPU, "graph"),
@@ -53,7 +53,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "effect": ("lost", "slow call or gap"),
     "culprit": (CPU, "kept others waiting"),
 }
-# By what is said of a wait, what it is called.
+# Names of waits, by reason.
 _WAITS: Mapping[str, str] = {
     **{phrase.name: phrase.name for phrase in PHRASES.values()},
     **{kind: phrase.name for kind, phrase in PHRASES.items()},
@@ -66,22 +66,22 @@ _SIGNS = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&'\u2028\u202
 
 
 def is_drawable(timeline: Timeline | None) -> bool:
-    """Whether there is anything to see."""
+    """Return whether there is anything to draw."""
     return timeline is not None and any(True for _ in timeline.items())
 
 
 def origin_of(timeline: Timeline | None) -> int:
-    """When a timeline begins, which its times count from; 0 where there is none."""
+    """Return the start of a timeline, the origin of its times; 0 without one."""
     return min((item.start_unix_ns for item in timeline.items()), default=0) if timeline else 0
 
 
 def timeline_json(timeline: Timeline, document: Document) -> Markup:
     """
-    Return it for a ``script`` element that is not run.
+    Return the timeline for a ``script`` element that is not run.
 
-    Times are nanoseconds from ``origin_of`` on. An item is four numbers: since the start of the
-    one before, length, name and kind. Of several that were added up the kind is inverted; then follow
-    how many they are, and how long they took.
+    Times are nanoseconds from ``origin_of``. An item is four numbers: time since the start of the
+    previous one, length, name and kind. For merged items the kind is bitwise inverted, and their
+    count and total length follow.
     """
     origin_ns = origin_of(timeline)
     length_ns = max(item.end_unix_ns for item in timeline.items()) - origin_ns
@@ -107,7 +107,7 @@ def timeline_json(timeline: Timeline, document: Document) -> Markup:
         "length": length_ns,
         "view": _view(document, origin_ns, length_ns),
         "names": texts.all,
-        "kinds": [_look(kind) for kind in kinds],
+        "kinds": [_style_of(kind) for kind in kinds],
         "groups": groups,
         "marks": [
             [mark.unix_ns - origin_ns, clip(mark.name, _NAME_CHARACTERS)] for mark in timeline.marks
@@ -118,20 +118,20 @@ def timeline_json(timeline: Timeline, document: Document) -> Markup:
 
 
 def timeline_legend(timeline: Timeline) -> list[tuple[str, str]]:
-    """Return tones and words of what is on it, in a fixed order."""
+    """Return the tones and words on it, in a fixed order."""
     seen = {_kind_of(item) for item in timeline.items()}
     known = [kind for kind in _KINDS if kind in seen]
     others = sorted(seen.difference(known))
-    return [_look(kind) for kind in (*known, *others)]
+    return [_style_of(kind) for kind in (*known, *others)]
 
 
 def timeline_notes(timeline: Timeline) -> Iterator[str]:
-    """Yield what is not on it as it was."""
+    """Yield what it shows inexactly."""
     quanta = {"devices": timeline.device_quantum_ns, "threads": timeline.thread_quantum_ns}
-    said = [f"{format_duration(one)} of {what}" for what, one in quanta.items() if one]
-    if said:
+    text = [f"{format_duration(one)} of {what}" for what, one in quanta.items() if one]
+    if text:
         yield (
-            f"What took less than {' or '.join(said)} may be drawn together with what was beside it, "
+            f"What took less than {' or '.join(text)} may be drawn together with what was beside it, "
             "the stronger the more of the time it filled."
         )
     if timeline.left_out:
@@ -139,19 +139,19 @@ def timeline_notes(timeline: Timeline) -> Iterator[str]:
 
 
 class _Texts:
-    """Texts by number; 0 is an empty one, also where there are too many."""
+    """Texts by number; 0 is the empty one, also beyond the limit."""
 
     def __init__(self) -> None:
         self.all = [""]
         self._numbers: dict[str, int] = {}
-        self._room = _NAMES_CHARACTERS
+        self._space = _NAMES_CHARACTERS
 
     def number(self, name: str) -> int:
         found = self._numbers.get(name)
         if found is None:
             text = clip(short_function(name), _NAME_CHARACTERS)
-            self._room -= len(text)
-            found = self._numbers[name] = len(self.all) if self._room >= 0 else 0
+            self._space -= len(text)
+            found = self._numbers[name] = len(self.all) if self._space >= 0 else 0
             if found:
                 self.all.append(text)
         return found
@@ -186,14 +186,14 @@ def _kind_of(item: Item) -> str:
     return _WAITS.get(item.name.removeprefix("blocked: "), "wait")
 
 
-def _look(kind: str) -> tuple[str, str]:
+def _style_of(kind: str) -> tuple[str, str]:
     if kind in _KINDS:
         return _KINDS[kind]
-    return IDLE_TONES.get(kind.removeprefix(IDLE), OTHER), clip(kind, _NAME_CHARACTERS)
+    return IDLE_COLOURS.get(kind.removeprefix(IDLE), OTHER), clip(kind, _NAME_CHARACTERS)
 
 
 def _view(document: Document, origin_ns: int, length_ns: int) -> list[int]:
-    """Return what is seen at first: when devices did anything, or else all."""
+    """The initial view: the time of device activity, or else all."""
     known = [(row.start_unix_ns, row.start_unix_ns + row.window_ns) for row in document.devices]
     edges: list[Any] = [0, length_ns]
     if known:

@@ -1,4 +1,4 @@
-"""One effect, drawn to scale: what its thread did, and what those did that it waited for."""
+"""One effect, drawn to scale: intervals of its thread, and of the threads that it waited for."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,13 +16,13 @@ _SHOWN_SHARE = 0.002
 _FUNCTIONS = 2
 _EVERY_STACK = "schedule"
 _NS_PER_US = 1e3
-# Less than half a pixel cannot be seen.
+# Less than half a pixel is invisible.
 _LEAST_WIDTH = 0.25
 _NEARLY_ALL = 0.9
 
 
 class Lane(NamedTuple):
-    """A row of the drawing; one with a ``thread`` is a heading and nothing else."""
+    """A row of the drawing; one with a ``thread`` is only a heading."""
 
     kind: str
     label: object = ""
@@ -34,13 +34,13 @@ class Lane(NamedTuple):
 
 
 def waterfall(chain: Chain) -> tuple[list[Lane], list[str]]:
-    """Draw an effect, with offsets from its start, and say what the drawing leaves out."""
+    """Draw an effect, with offsets from its start; also return notes on omitted parts."""
     effect = chain.effect
     intervals = find_intervals(chain)
     heaviest = sorted(intervals, key=lambda one: (-_weight(effect, one), *in_order_of_time(one)))
     least_ns = _SHOWN_SHARE * effect.duration_ns
     shown = [one for one in heaviest[:MOST_INTERVALS] if _weight(effect, one) >= least_ns]
-    # What was measured comes first; then that of which only the sum is known.
+    # Measured intervals come first; then those with only a known sum.
     shown.sort(key=lambda one: (_is_partial(effect, one), in_order_of_time(one)))
     notes = []
     if chain.unexplained_ns:
@@ -111,7 +111,7 @@ def _details(effect: Effect, interval: Interval) -> Iterator[object]:
     yield from circumstances(interval)
     if place := place_of(interval):
         yield "at ", place
-    # That a thread gave the CPU away is what its stall says already.
+    # The stall already shows that the thread left the CPU.
     if functions := [name for name in evidence.functions if name != _EVERY_STACK]:
         yield "in ", functions_of(functions[:_FUNCTIONS])
 
@@ -126,7 +126,7 @@ def _inside_ns(effect: Effect, interval: Evidence) -> int:
 
 
 def _is_partial(effect: Effect, interval: Interval) -> bool:
-    """Whether only a part of what was measured is due to the cause, and where is not known."""
+    """Whether only a part of the interval, at an unknown place, is due to the cause."""
     return interval.cause.time_ns < _NEARLY_ALL * _inside_ns(effect, interval.evidence)
 
 

@@ -1,4 +1,4 @@
-"""Communicators and their ranks, as text and page show them: a line for each, and a table of its ranks."""
+"""Communicators and their ranks, for text and page: a line for each, and a table of its ranks."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ _STATES = {
 
 
 def headline(row: CommunicatorReport) -> str:
-    """Say which communicator it is, of how many ranks, how it stands and what it does at least."""
+    """Return a communicator's id, ranks, state and bandwidth in a line."""
     name = f"communicator {row.id}" if row.id else "a communicator of unknown identity"
     count = count_of(row.rank_count, "rank") if row.rank_count else count_of(len(row.ranks), "rank")
     absent = f", {row.absent:,} not on this host or not watched" if row.absent else ""
@@ -31,7 +31,7 @@ def headline(row: CommunicatorReport) -> str:
 
 
 def is_hanging(row: CommunicatorReport) -> bool:
-    """Say whether its ranks cannot go on, as far as is known."""
+    """Return whether its ranks are known to be stuck."""
     return row.state in (RankState.RANK_MISSING, RankState.RANKS_DISAGREE)
 
 

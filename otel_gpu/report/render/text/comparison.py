@@ -1,4 +1,4 @@
-"""A comparison as text: the verdict first, then where the difference is."""
+"""A comparison as text: the verdict first, then the differences."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -53,21 +53,21 @@ _COLOURS: Mapping[ComparisonOutcome, str] = {
 
 
 def write_comparison(found: Comparison, console: Console) -> None:
-    """Write it."""
+    """Write a comparison."""
     for part in _parts(found):
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def headline(found: Comparison) -> str:
-    """Return what it comes to, in one line."""
+    """Return the result in one line."""
     a_ns, b_ns, change = found.a.mean_ns, found.b.mean_ns, found.change
     if change is None or a_ns is None or b_ns is None:
         has_time = found.a.times_ns or found.b.times_ns
         return "not comparable in time" if has_time else "neither says anything of time"
     basis = _BASES[found.a.basis]
     more = f"{_signed(b_ns - a_ns)} per {basis} ({_percent(change, '+')})"
-    said = "neutral: " if found.outcome is ComparisonOutcome.NEUTRAL else f"{found.outcome}: "
-    return f"{said}{more}, {_exact(a_ns)} → {_exact(b_ns)}"
+    parts = "neutral: " if found.outcome is ComparisonOutcome.NEUTRAL else f"{found.outcome}: "
+    return f"{parts}{more}, {_exact(a_ns)} → {_exact(b_ns)}"
 
 
 def _parts(found: Comparison) -> Iterator[RenderableType]:
@@ -108,17 +108,17 @@ def _medians(found: Comparison) -> str:
 
 
 def _side(side: Side) -> str:
-    said = [
+    parts = [
         side.source,
         count_of(len(side.times_ns), "step") if side.basis is Basis.STEP else "",
         ", ".join(sorted({model for model in side.devices if model})),
         side.verdict,
     ]
-    return printable(", ".join(one for one in said if one))
+    return printable(", ".join(one for one in parts if one))
 
 
 def _exact(time_ns: float) -> str:
-    """Four digits: a difference of a percent has to be seen."""
+    """Four digits, so that a difference of a percent is visible."""
     return f"{time_ns / 1e6:,.4g} ms" if time_ns >= 1e5 else format_duration(time_ns)  # noqa: PLR2004
 
 

@@ -1,4 +1,4 @@
-"""What devices did, and why they were idle, as text."""
+"""Use of devices, and causes of idle time, as text."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ _MAX_GATES = 24
 
 
 def gate_sections(rows: Sequence[DeviceReport]) -> Iterator[tuple[str, Sequence[Text]]]:
-    """Yield what is wrong with the traces of all devices, what takes away verdicts first."""
+    """Yield problems of the traces of all devices, those that prevent verdicts first."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for text in row.gate:
@@ -69,7 +69,7 @@ def _listed(names: Sequence[str], among: int) -> str:
 
 
 def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[RenderableType]]]:
-    """Yield headings, and what stands below each."""
+    """Yield headings with their contents."""
     of = name_of_device(row)
     window = format_duration(row.window_ns)
     yield f"Verdict for {of}: device time, {window}", list(verdict_lines(row))
@@ -104,7 +104,7 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
 
 
 def device_overview(rows: Sequence[DeviceReport]) -> tuple[str, Sequence[RenderableType]]:
-    """Return a heading, and a table of several devices: one row for each, by rank."""
+    """Return a heading, and a table with one row for each device, by rank."""
     has_ranks = any(row.rank is not None for row in rows)
     heading = count_of(len(rows), "rank" if has_ranks else "device")
     ordered = sorted(rows, key=lambda row: (row.rank is None, row.rank or 0))
@@ -123,7 +123,7 @@ def device_overview(rows: Sequence[DeviceReport]) -> tuple[str, Sequence[Rendera
 
 
 def detailed(rows: Sequence[DeviceReport]) -> Sequence[DeviceReport]:
-    """Return the devices of which all is shown: of many, those that computed least of their window."""
+    """Return the devices that are shown in full: of many, those with the least share of compute."""
     if len(rows) <= _MOST_DETAILED:
         return rows
     return sorted(rows, key=lambda row: row.compute_ns / (row.window_ns or 1))[:_MOST_DETAILED]
@@ -136,7 +136,7 @@ def _overview(*, has_ranks: bool) -> tuple[fields.Field, ...]:
 
 
 def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
-    """Yield what to do."""
+    """Yield the advice."""
     for one in advice[:_MAX_ADVICE]:
         gain = (
             f"at most {format_share(one.gain_at_most)}"
@@ -151,14 +151,14 @@ def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
 
 
 def name_of_device(row: DeviceReport) -> str:
-    """Return a device as it is called in a sentence."""
+    """Return a device's name for a sentence."""
     rank = f"rank {row.rank}, " if row.rank is not None else ""
     model = f" ({printable(row.model)})" if row.model else ""
     return f"{rank}device {row.device}{model}"
 
 
 def verdict_lines(row: DeviceReport) -> Iterator[Text]:
-    """Yield what bounds a device, and what is known of its kernels, launches and collectives."""
+    """Yield a device's verdict, and figures of its kernels, launches and collectives."""
     line = Text()
     line.append(row.verdict, style="bold")
     if row.useful is not None and row.lost is not None:
@@ -191,7 +191,7 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
 
 
 def _part(heading: str, name: str) -> fields.Field:
-    """Return the field of a share of the window; nothing where that is not known."""
+    """A share of the window; empty if unknown."""
 
     def share(row: DeviceReport) -> float:
         time_ns = getattr(row, name)
@@ -262,7 +262,7 @@ def _phases(row: DeviceReport) -> list[tuple[str, int, float]]:
 
 
 def wait_fields(row: DeviceReport) -> tuple[fields.Field, ...]:
-    """Return the fields of what a device waited for."""
+    """Return the fields of idle time by wait."""
     whole = row.window_ns or 1
     waits: Sequence[IdleRow | GapRow] = (*row.waits, *row.gaps)
     names = short_names(name for one in waits for name in (one.name, one.python))
@@ -276,7 +276,7 @@ def wait_fields(row: DeviceReport) -> tuple[fields.Field, ...]:
 
 
 def kind_fields(whole_ns: int) -> tuple[fields.Field, ...]:
-    """Return the fields of what a device did by kind, as shares of a whole."""
+    """Return the fields of device time by kind, as shares of a whole."""
     return (
         fields.text("kind", attrgetter("kind")),
         fields.figure("times", "times", fields.in_full),
@@ -303,7 +303,7 @@ def _copies(row: DeviceReport) -> tuple[fields.Field, ...]:
 
 
 def kernel_fields(kernels: Sequence[KernelRow], whole_ns: int) -> tuple[fields.Field, ...]:
-    """Return the same of single kernels; those that differ read differently."""
+    """Return the same fields by kernel; different kernels have different names."""
     names = short_names(one.name for one in kernels)
     return (
         fields.text("name", lambda one: names[one.name]),
@@ -323,7 +323,7 @@ OVERVIEW: tuple[fields.Field, ...] = (
     _part("idle", "idle_ns"),
     fields.figure("waited for others", _waited, fields.unless_nothing, rank=2),
 )
-"""What a row of one of several devices has, after its name."""
+"""The cells of one of several devices, after its name."""
 _PHASES: tuple[fields.Field, ...] = (
     fields.text("device time", lambda part: part[0]),
     fields.figure("", lambda part: part[1], format_duration),

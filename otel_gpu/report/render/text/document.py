@@ -1,4 +1,4 @@
-"""The document as text: what an engineer wants to read first comes first."""
+"""The document as text: the most important parts first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ from otel_gpu.report.render.text.memory import memory_sections
 from otel_gpu.report.render.text.steps import step_lines
 from otel_gpu.report.render.text.waterfall import LEGEND, draw_waterfall
 from otel_gpu.report.steps import SlowStepRow
-from otel_gpu.report.time_tree import say_bound, time_rows
+from otel_gpu.report.time_tree import describe_bound, time_rows
 from otel_gpu.report.wording.formats import (
     count_of,
     cut_frames,
@@ -85,7 +85,7 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
     headline = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
     console.print(Text(f"{printable(document.source)}: {headline} UTC", style="bold"))
     notes = [Text(f"- {printable(note)}") for note in document.notes]
-    # Where nothing else is known than what devices did, what is not known of it comes before that.
+    # For pure device traces, the problems of the trace come first.
     is_of_devices = not (_is_counted(document) or document.memory)
     if is_of_devices and notes:
         _write_section(console, "Not known", notes)
@@ -106,14 +106,14 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 
 def _is_counted(document: Document) -> bool:
-    """Say whether calls and threads were watched, whether or not there were any."""
+    """Whether calls and threads were watched, even if there were none."""
     return bool(document.processes or document.apis or NO_CALLS in document.notes)
 
 
 def _write_parts(document: Document, console: Console, process: Program | None) -> None:
     _write_devices(document, console)
     if not _is_counted(document) or (document.memory and not document.processes):
-        # Of what an allocator or a profiler says alone, nothing is known of calls.
+        # Allocators and profilers alone record no calls.
         return
     with_process = process is None and len(document.processes) > 1
     if document.judged:
@@ -130,7 +130,7 @@ def _write_parts(document: Document, console: Console, process: Program | None) 
         ("Device time that the program measured", document.event_times, tables.EVENT_TIMES, 25),
         ("Device memory", document.balances, (), 1_000),
         ("Off the CPU", document.off_cpu, tables.OFF_CPU, 15),
-        ("Who kept them waiting", document.blames, tables.BLAMES, 10),
+        ("Who kept them waiting", document.culprit_times, tables.CULPRITS, 10),
     ]
     for title, rows, fields, most in sections:
         if rows:
@@ -140,9 +140,9 @@ def _write_parts(document: Document, console: Console, process: Program | None) 
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     if document.communicators:
         _write_section(console, "Collectives", _communicators(document))
-    if any(slot.calls or slot.lost_ns for slot in document.slots_of(process)):
+    if any(bucket.calls or bucket.lost_ns for bucket in document.buckets_of(process)):
         rows = document.over_time(process)
-        table = tables.slot_table(rows[:_MAX_ROWS_OVER_TIME], document.start_unix_ns)
+        table = tables.over_time_table(rows[:_MAX_ROWS_OVER_TIME], document.start_unix_ns)
         _write_section(console, "Over time", [table, *_more(len(rows), _MAX_ROWS_OVER_TIME)])
 
 
@@ -176,7 +176,7 @@ def _write_section(console: Console, title: str, lines: Iterable[RenderableType]
     console.print(Text(title, style="bold"))
     for line in lines:
         if isinstance(line, Text | FittedTable):
-            # Not folded: half a waterfall below itself cannot be read.
+            # A waterfall line that wrapped could not be read.
             for one in (line,) if isinstance(line, Text) else line.lines(console.width - 2):
                 console.print(Text("  ").append_text(one), soft_wrap=True)
         else:
@@ -195,7 +195,7 @@ def _times(document: Document) -> Iterator[Text]:
 
 def _verdicts(document: Document) -> list[Text]:
     lines: list[Text] = []
-    # A worker that never calls CUDA is bound by nothing that is asked for here.
+    # A verdict of a worker that never calls CUDA means nothing here.
     calling = {key_of(row.process) for row in document.apis}
     for process in sorted(document.processes, key=lambda process: not process.budget_ns):
         if process.budget_ns or key_of(process.process) in calling:
@@ -207,11 +207,11 @@ def _verdict(process: ProcessReport) -> Iterator[Text]:
     line = Text(f"{process_name(process.process)}: ")
     line.append(printable(process.verdict), style="bold" if process.budget_ns else "")
     if shares := largest_first(process.verdict_shares, SHOWN_SHARE):
-        said = (f"{printable(name)} {format_share(share)}" for name, share in shares)
-        line.append(f" ({', '.join(said)})")
+        texts = (f"{printable(name)} {format_share(share)}" for name, share in shares)
+        line.append(f" ({', '.join(texts)})")
     yield line
     for bound in process.verdict_bounds:
-        if reason := plain(say_bound(bound)):
+        if reason := plain(describe_bound(bound)):
             yield Text(f"  {printable(bound.name)}: {reason}")
 
 
@@ -254,7 +254,7 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     yield from _why(incident)
     effect = worst.effect if worst else None
     if failures or is_faulted:
-        # It took no time: what was asked for, and what there was, says more.
+        # A failed request took no time: its sizes are shown instead.
         if failures:
             yield Text(f"   {plain(request_of(failures[-1]))}")
         yield Text(f"   <- {plain(sentence_of(incident))}")
@@ -321,7 +321,7 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
         text += f", of {name}"
     if cause.trouble:
         text += f", {describe_trouble(cause.trouble)}"
-    # Ranks that did not call are named with the collective.
+    # The collective's name contains the ranks that did not call it.
     culprit = cause.culprit
     if culprit and not (cause.kind in COLLECTIVE and (cause.others or culprit.pid < 0)):
         text += f", by {describe_thread(culprit)}"
@@ -331,12 +331,12 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
 
 
 def describe_effect(effect: Effect) -> str:
-    """One effect in a line."""
+    """Return an effect in a line."""
     place = effect.stack.place if effect.stack else None
     where = f", in {describe_place(place)}" if place else ""
     thread = process_name(effect.process)
     if not effect.duration_ns and effect.kind == EffectKind.DEVICE_FAULT:
-        # Of no thread, and it took no time.
+        # It belongs to no thread, and took no time.
         return f"{describe_kind(effect)} of {thread}"
     if effect.tid > 0:
         thread += f", thread {effect.tid} {printable(effect.comm)}"

@@ -1,8 +1,8 @@
 """
 Tables that fit a terminal of any width.
 
-Where there is no room, columns without anything in them go first, then texts become shorter, then columns are
-left out. Figures are never cut: a figure without its unit is a wrong one.
+If a table is too wide, empty columns go first, then texts are shortened, then columns are omitted.
+Figures are never cut: a figure without its unit is wrong.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,14 @@ from rich.text import Text
 from otel_gpu.report.wording.short_names import cut_apart
 
 LEAST_TEXT: Final = 16
-"""Columns of text are not made narrower than this as long as another column can be left out."""
+"""Columns of text are not made narrower than this while another column can be omitted."""
 _GAP = 2
 _MOST_TEXTS = 2
 
 
 class TextColumn(NamedTuple):
     """
-    A column; of those that have to be left out, the one of the highest rank goes first, and of these the last.
+    A column; the one of the highest rank is omitted first, and of equals the last one.
 
     ``is_whole``: Its texts are not cut, as those of bars.
     """
@@ -36,16 +36,16 @@ class TextColumn(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many cells of a terminal it takes in full."""
+        """Its full width in cells of a terminal."""
         return max(map(cell_len, (self.heading, *(cell.plain for cell in self.cells))))
 
     @property
     def least(self) -> int:
-        """How narrow it may become."""
+        """Its minimal width."""
         return min(self.size, LEAST_TEXT) if self.is_text and not self.is_whole else self.size
 
     def fitted(self, size: int) -> "TextColumn":
-        """Return it with its texts cut to a size; those that differ still do."""
+        """Return it with its texts cut to a width; different texts stay different."""
         if size >= self.size:
             return self
         texts = cut_apart([cell.plain for cell in self.cells], size)
@@ -58,13 +58,13 @@ class TextColumn(NamedTuple):
 
 
 class FittedTable:
-    """A table of columns that takes as much of a line as there is."""
+    """A table that fills the width of a line."""
 
     def __init__(self, columns: Sequence[TextColumn]) -> None:
         self.columns = tuple(columns)
 
     def fitted(self, width: int) -> tuple[TextColumn, ...]:
-        """Return the columns as they are shown in a width."""
+        """Return the columns as shown in a width."""
         kept = [*self.columns]
         if _width(column.size for column in kept) > width:
             kept = [one for one in kept if any(cell.plain for cell in one.cells)] or kept[:1]
@@ -72,7 +72,7 @@ class FittedTable:
             del kept[_dispensable(kept)]
         sizes = [column.least for column in kept]
         spare = width - _width(sizes)
-        # What little is left goes to the columns that lack least, so that these are shown in full.
+        # The remaining width goes to the columns that lack least, so that these are shown in full.
         by_lack = sorted(range(len(kept)), key=lambda at: kept[at].size - sizes[at])
         for number, at in enumerate(by_lack):
             given = min(kept[at].size - sizes[at], max(0, spare) // (len(by_lack) - number))
@@ -107,7 +107,7 @@ class FittedTable:
 
 
 def _dispensable(columns: Sequence[TextColumn]) -> int:
-    """Return the place of the column that is left out first; never the first one, which names the row."""
+    """The index of the column that is omitted first; never the first one, which names the row."""
     highest = max(column.rank for column in columns[1:])
     others = [at for at in range(1, len(columns)) if columns[at].rank == highest]
     texts = [at for at in others if columns[at].is_text]

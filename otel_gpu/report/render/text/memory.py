@@ -1,4 +1,4 @@
-"""What holds the memory of a device, and why it ran out, as text."""
+"""Memory of a device, and why it ran out, as text."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -35,7 +35,7 @@ _LEAST_HOLE_BYTES = 32 << 20
 
 
 def memory_sections(row: DeviceMemory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
-    """Yield headings, and what stands below each: what went wrong first."""
+    """Yield headings with their contents: problems first."""
     of = f"device {row.device}" + (f", process {row.pid}" if row.pid is not None else "")
     if row.alarms:
         alarms = [Text(text, style="bold red") for text in row.alarms]
@@ -46,10 +46,13 @@ def memory_sections(row: DeviceMemory) -> Iterator[tuple[str, Sequence[Renderabl
     if len(row.windows) > 1:
         yield f"Memory of {of}: calls that allocate", [draw_table(_WINDOWS, row.windows)]
     if row.layer != Layer.FRAMEWORK:
-        # What calls took and gave back is said elsewhere.
+        # The balance of calls is shown elsewhere.
         return
     split = draw_table(_SPLIT, _parts(row))
-    yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row), *_segments(row)]
+    yield (
+        f"Memory of {of}, as its {row.layer} holds it",
+        [split, *_free_space(row), *_segments(row)],
+    )
     yield from _held(row, of)
     if row.leaks:
         yield "Allocated in each phase, and never freed", _table(row.leaks, row.live_bytes)
@@ -60,7 +63,7 @@ def memory_sections(row: DeviceMemory) -> Iterator[tuple[str, Sequence[Renderabl
 
 def _held(row: DeviceMemory, of: str) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     if row.peak_bytes and row.holders:
-        # Read now and then: the peak may have been between two readings.
+        # Readings are periodic: the peak can be between two of them.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
         yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, held)
     if row.end_holders:
@@ -119,7 +122,7 @@ _POOLS: tuple[Field, ...] = (
 
 
 def size_class(one: SegmentSize) -> str:
-    """Return how large these segments are, in the binary units that allocators round to."""
+    """Return the size of segments, in the binary units that allocators round to."""
     if one.below_bytes is None:
         return f"{_binary(one.least_bytes)} or more"
     if not one.least_bytes:
@@ -132,13 +135,13 @@ def _binary(size_bytes: int) -> str:
 
 
 def file_text(one: FileHolder) -> str:
-    """Return a file with the functions that hold the most, for the middle of a sentence."""
+    """Return a file with its functions that hold the most, for the middle of a sentence."""
     functions = ", ".join(printable(short_function(name)) for name in one.functions)
     return f"{printable(one.file)}: {functions}" if one.file else functions
 
 
 def places_text(rows: Sequence[Holding]) -> str:
-    """Return lines of a program, the most first."""
+    """Return code locations, the largest first."""
     return "; ".join(map(place_text, rows))
 
 
@@ -185,12 +188,12 @@ def memory_parts(row: DeviceMemory) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def _room(row: DeviceMemory) -> Iterator[Text]:
+def _free_space(row: DeviceMemory) -> Iterator[Text]:
     reserved = max(row.reserved_bytes, row.peak_reserved_bytes or 0)
     if row.capacity_bytes and row.capacity_bytes >= reserved:
-        room = format_size(row.capacity_bytes - reserved)
+        space = format_size(row.capacity_bytes - reserved)
         whole = format_size(row.capacity_bytes)
-        yield Text(f"Of {whole} at most {format_size(reserved)} were reserved: {room} were left.")
+        yield Text(f"Of {whole} at most {format_size(reserved)} were reserved: {space} were left.")
     if row.unreserved_bytes is not None and row.usable_bytes is not None:
         yield Text(
             f"In the end {format_size(row.unreserved_bytes)} are not reserved, and blocks could have "

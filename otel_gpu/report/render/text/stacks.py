@@ -1,4 +1,4 @@
-"""Top stacks as text: each with what it adds up to, and below that its frames."""
+"""Top stacks as text: each with its sums, followed by its frames."""
 
 from collections import Counter
 
@@ -41,12 +41,12 @@ def write_stacks(report: StackReport, console: Console, limit: int) -> None:
     _line(console, f"{printable(report.source)}: {format_duration(length_ns)}", style="bold")
     _line(console, coverage(report))
     total = report.total()
-    shown = Counter(map(_looks, report.rows[:limit]))
+    shown = Counter(map(_alike_key, report.rows[:limit]))
     for number, row in enumerate(report.rows[:limit], start=1):
         console.print()
         _line(console, f"{number}. {_describe(row, report, total)}", style="bold")
-        # Two calls in one function look alike, unless it is said where in it they are.
-        has_twin = shown[_looks(row)] > 1
+        # Two calls in one function look the same without their offsets.
+        has_twin = shown[_alike_key(row)] > 1
         for frame in cut_frames(row.stack.frames, MAX_FRAMES):
             _line(console, f"     {_frame(frame, has_twin)}")
         if not (stack := row.stack).complete:
@@ -67,7 +67,7 @@ def _write_end(report: StackReport, console: Console) -> None:
         _line(console, f"- {printable(note)}")
 
 
-def _looks(row: StackRow) -> tuple[object, ...]:
+def _alike_key(row: StackRow) -> tuple[object, ...]:
     frames = cut_frames(row.stack.frames, MAX_FRAMES)
     return (row.process.pid, row.name, *map(frame_line, frames))
 
@@ -80,12 +80,12 @@ def _frame(frame: Frame, has_twin: bool) -> str:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    # Not folded: a frame is a line.
+    # Not wrapped: a frame is a line.
     console.print(Text(text, style=style), soft_wrap=True)
 
 
 def write_difference(diff: StackDiff, console: Console, limit: int) -> None:
-    """Write which frames have another share of the whole than before, and of how much of what."""
+    """Write the frames whose share changed, and what both sides cover."""
     for mark, report in zip("AB", (diff.before, diff.after), strict=True):
         length_ns = report.end_unix_ns - report.start_unix_ns
         name = f"{mark}: {printable(report.source)}: {format_duration(length_ns)}"
@@ -109,13 +109,13 @@ def describe_change(change: Change) -> str:
 
 
 def coverage(report: StackReport) -> str:
-    """Say what stacks are of, and how many have none."""
+    """Return what the stacks cover, and how many calls have none."""
     if report.kind in GRAPHS:
         return _coverage_of_time(report)
     if report.kind in MEMORY:
         return _coverage_of_memory(report)
-    noun = "calls" if report.kind == CALLED else "waits"
-    text = f"Of {noun} that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
+    unit = "calls" if report.kind == CALLED else "waits"
+    text = f"Of {unit} that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.kind != CALLED:
         return f"{text}. {_WAITS}"
     if report.stand_for != report.seen:
@@ -129,7 +129,7 @@ def coverage(report: StackReport) -> str:
 
 
 def _coverage_of_time(report: StackReport) -> str:
-    said = []
+    sentences = []
     if report.kind in (CPU, WALL):
         text = (
             f"{count_of(report.samples, 'sample')} of threads on CPUs, which stand for "
@@ -137,13 +137,13 @@ def _coverage_of_time(report: StackReport) -> str:
         )
         if report.counted_on_cpu_ns is not None:
             text += f"; counted: {format_duration(report.counted_on_cpu_ns)}"
-        said.append(f"{text}. Shares are estimates.")
+        sentences.append(f"{text}. Shares are estimates.")
     if report.kind != CPU:
         waits = report.seen - report.samples
-        said.append(f"Waits that became spans: {waits:,}. {_WAITS}")
+        sentences.append(f"Waits that became spans: {waits:,}. {_WAITS}")
     if report.without_stack:
-        said.append(f"{report.without_stack:,} without a stack are drawn as such.")
-    return " ".join(said)
+        sentences.append(f"{report.without_stack:,} without a stack are drawn as such.")
+    return " ".join(sentences)
 
 
 def _coverage_of_memory(report: StackReport) -> str:
@@ -161,9 +161,9 @@ def _describe(row: StackRow, report: StackReport, total: int) -> str:
         share = format_share(row.size_bytes / (total or 1))
         blocks = f" in {count_of(row.calls, 'block')}" if row.calls else ""
         return f"{format_size(row.size_bytes)} ({share}){blocks} of {row.name}, {process_name(row.process)}"
-    noun = "call" if report.kind == CALLED else "sample" if row.name == ON_CPU else "wait"
+    unit = "call" if report.kind == CALLED else "sample" if row.name == ON_CPU else "wait"
     about = "" if row.seen == row.calls else "about "
-    parts = [f"{about}{count_of(row.calls, noun)}", f"{about}{format_duration(row.time_ns)}"]
+    parts = [f"{about}{count_of(row.calls, unit)}", f"{about}{format_duration(row.time_ns)}"]
     if row.size_bytes or report.by == BYTES:
         parts.append(f"{about}{format_size(row.size_bytes)}")
     if total:
@@ -171,7 +171,7 @@ def _describe(row: StackRow, report: StackReport, total: int) -> str:
         position = 0 if report.by == CALLS else 2 if report.by == BYTES else 1
         parts[position] += f" ({share})"
     name = printable(row.name) or "unknown"
-    whose = process_name(row.process)
+    owner = process_name(row.process)
     if row.thread is not None:
-        whose += f", {thread_name(row.thread)}"
-    return f"{name} of {whose}: {', '.join(parts)}"
+        owner += f", {thread_name(row.thread)}"
+    return f"{name} of {owner}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Steps as text: what is usual, and why those that are not took so long."""
+"""Steps as text: usual times, and causes of slow steps."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,7 @@ from otel_gpu.report.wording.formats import (
 
 MOST_ROWS_OF_STEPS = 10
 MOST_SLOW_STEPS = 5
-# A part of a step from which on it is worth a word.
+# Parts of a step with a smaller share are not shown.
 _SHARE = 0.02
 _FOUND = "agent"
 
@@ -28,8 +28,8 @@ def step_lines(
     Yield the lines of a section about steps.
 
     Args:
-        rows: Those of a document.
-        causes: Writes why one was slow.
+        rows: The rows of a document.
+        causes: Writes the causes of a slow step.
     """
     for row in rows[:MOST_ROWS_OF_STEPS]:
         yield Text(steps_headline(row))
@@ -45,7 +45,7 @@ def step_lines(
 
 
 def steps_headline(row: StepTotals) -> str:
-    """Return what is usual, in a line."""
+    """Return the usual times in a line."""
     kind = "" if row.kind == UNKNOWN else f" of {row.kind}"
     name = f" ({printable(row.name)})" if row.name else ""
     found = f", found by their calls ({format_share(row.confidence)} sure)"

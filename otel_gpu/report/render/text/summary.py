@@ -1,4 +1,6 @@
-"""The summary of a capture, from the kernel's counters: a screen while it runs, a table at its end."""
+"""
+The summary of a capture, from the kernel's counters: a screen while it runs, a table at its end.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from otel_gpu.report.top.running_totals import OBSERVED, RunningTotals
 
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
-# Of a row and its calls per second.
+# Fields of a row and its calls per second.
 _FIELDS = (
     *(field.of(itemgetter(0)) for field in (fields.PROCESS, fields.CALL, fields.CALLS)),
     Field("calls/s", lambda row: Cell("" if math.isnan(row[1]) else f"{row[1]:,.0f}")),
@@ -27,7 +29,7 @@ _FIELDS = (
 
 class Summary:
     """
-    Watches activities, and shows on standard error what they add up to.
+    Adds up activities, and shows the sums on standard error.
 
     As a context it redraws a ``live`` screen with every snapshot; see ``is_live``. ``dropped``
     returns spans that could not be exported, by reason.
@@ -54,13 +56,13 @@ class Summary:
             self._live.stop()
 
     def observe(self, activity: Any) -> None:  # noqa: ANN401 -- any activity
-        """Take one activity; the live screen follows the snapshots."""
+        """Add one activity; the live screen follows the snapshots."""
         if self._totals.observe(activity) and self._live:
             rows = self._totals.rows(max(1, self._console.height - _LINES_BESIDE_ROWS))
             self._live.update(self._render(rows, self._totals.rates(rows)), refresh=True)
 
     def print_final(self) -> None:
-        """Print what the whole capture added up to."""
+        """Print the sums of the whole capture."""
         rows = self._totals.rows(_FINAL_ROWS)
         self._console.print(self._render(rows, self._totals.mean_rates(rows)))
 
@@ -82,6 +84,8 @@ class Summary:
 
 
 def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
-    """Whether a screen can be redrawn: on a terminal that no command writes to, or ``always``."""
+    """
+    Return whether a screen can be redrawn: on a terminal that no command writes to, or ``always``.
+    """
     wanted = mode == "always" or (mode == "auto" and not shares_terminal)
     return wanted and console.is_terminal

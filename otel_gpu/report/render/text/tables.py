@@ -32,8 +32,8 @@ from otel_gpu.report.wording.sentences import plain
 _BAR_COLUMNS = 20
 
 
-def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> FittedTable:
-    """What happened when, after the begin of a window."""
+def over_time_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> FittedTable:
+    """Return the table of time buckets, with offsets from the start of a window."""
     slots = [row for row in rows if isinstance(row, TimeBucket)]
     allocates = any(row.allocate_calls for row in slots)
     most_ns = max((row.lost_ns for row in slots), default=0) or 1
@@ -47,7 +47,7 @@ def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> Fitte
 
 
 def load_lines(load: Load) -> list[str]:
-    """What the host said of its load."""
+    """Return the lines of the host's load."""
     lines = []
     if load.cpus:
         lines.append(f"load up to {load.most_load:.1f} on {count_of(load.cpus, 'CPU')}")
@@ -65,7 +65,7 @@ def load_lines(load: Load) -> list[str]:
 
 
 def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
-    """Draw rows, with a column for each field that there is room for."""
+    """Draw rows, with a column for each field that fits."""
     kept = [*rows]
     return FittedTable(
         [
@@ -82,13 +82,13 @@ def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
 
 
 def _draw(cell: Cell) -> Text:
-    # Never markup: much of it was named by the traced.
+    # Never markup: traced programs chose many of the names.
     shown = cell.shown if isinstance(cell.shown, tuple) else (cell.shown,)
     return Text(plain(shown), style="red" if cell.tone else "")
 
 
 def balance_line(row: Balance) -> str:
-    """Device memory asked for and given back."""
+    """Return device memory allocated and freed, in a line."""
     kept_bytes = row.allocated_bytes - row.freed_bytes
     word = "more" if kept_bytes > 0 else "less"
     held = f"; {format_size(abs(kept_bytes))} {word} is held at the end than at the beginning"
@@ -122,4 +122,4 @@ OFF_CPU = (
     fields.text("off the CPU", _off_cpu_reason, rank=0),
     *(fields.TIME, fields.TIMES, fields.MEAN),
 )
-BLAMES = (fields.text("who", _who), fields.HOW, fields.TIME, fields.EFFECTS)
+CULPRITS = (fields.text("who", _who), fields.HOW, fields.TIME, fields.EFFECTS)

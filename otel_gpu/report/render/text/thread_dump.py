@@ -1,4 +1,4 @@
-"""What all threads of a process do at a moment, as text: equal stacks once."""
+"""The threads of a process at one time, as text: equal stacks once."""
 
 from collections.abc import Sequence
 
@@ -30,8 +30,8 @@ def write_threads(report: ThreadsReport, console: Console) -> None:
     for pid, name in report.processes.items():
         threads = [thread for thread in report.threads if thread.pid == pid]
         took = format_duration(report.took_ns)
-        told = f"{shorten(name)} ({pid}): {count_of(len(threads), 'thread')}, looked at in {took}"
-        _line(console, f"{told}; none was stopped", style="bold")
+        title = f"{shorten(name)} ({pid}): {count_of(len(threads), 'thread')}, looked at in {took}"
+        _line(console, f"{title}; none was stopped", style="bold")
         for group in group_threads(threads):
             _write_group(console, group)
         console.print()
@@ -77,12 +77,12 @@ def _calls(thread: ThreadNow) -> str:
 
 
 def _thread(thread: ThreadNow) -> str:
-    told = f"{printable(thread.comm) or '?'} ({thread.tid})"
+    title = f"{printable(thread.comm) or '?'} ({thread.tid})"
     if thread.time_in_state_ns is None:
-        return told
-    return f"{told} for {format_duration(thread.time_in_state_ns)}"
+        return title
+    return f"{title} for {format_duration(thread.time_in_state_ns)}"
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    # Not folded: a frame is a line.
+    # Not wrapped: a frame is a line.
     console.print(Text(text, style=style), soft_wrap=True)

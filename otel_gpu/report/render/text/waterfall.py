@@ -1,4 +1,4 @@
-"""The waterfall of one effect: what happened in it, to the microsecond."""
+"""The waterfall of one effect: its intervals, to the microsecond."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -28,13 +28,13 @@ _MARKS: Mapping[EvidenceKind, str] = {
     EvidenceKind.FORK: "*",
     EvidenceKind.COUNTERS: "!",
 }
-# Also of time off the CPU of which it is not known which of the first two it was.
+# Also for time off the CPU with an unknown state.
 _OTHER_MARK = "?"
 _FUNCTIONS = 3
 
 
 class WaterfallBar(NamedTuple):
-    """A line; ``offset_ns`` counts from the effect's start, ``drawn`` is what lies inside it."""
+    """A line; ``offset_ns`` counts from the effect's start, ``drawn`` is the part inside it."""
 
     offset_ns: int
     length_ns: int
@@ -43,7 +43,7 @@ class WaterfallBar(NamedTuple):
 
 
 def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[WaterfallBar], int]:
-    """Return the bars of an effect in order of time, and how many shorter ones are left out."""
+    """Return the bars of an effect in order of time, and the count of omitted shorter ones."""
     effect = chain.effect
     bars = [
         WaterfallBar(
@@ -93,7 +93,7 @@ def _label(interval: Interval) -> str:
         most = "" if len(cause.evidence) == 1 else "at most "
         parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
     if interval.thread and interval.thread == evidence.culprit:
-        # Nobody kept it: whose time it was is not said elsewhere.
+        # Without a culprit, the thread itself is named here.
         parts.append(plain((interval.thread,)))
     parts += map(plain, circumstances(interval))
     if interval.stack and interval.stack.place:

@@ -1,4 +1,7 @@
-"""The time budget of feeders as a stacked bar, readable without colour: each state has a letter."""
+"""
+The time budget of launching threads as a stacked bar, readable without colour: each state has a
+letter.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -41,7 +44,7 @@ def draw_bar(budget_ns: Mapping[TimeState, int], width: int) -> Text:
 
 
 def draw_legend(budgets_ns: Sequence[Mapping[TimeState, int]]) -> Text:
-    """Say what the letters mean, of the states that there are."""
+    """Return the meaning of the letters, for the states in the budgets."""
     legend = Text()
     for state, (letter, style) in _STYLES.items():
         if any(budget_ns.get(state, 0) for budget_ns in budgets_ns):
@@ -52,7 +55,7 @@ def draw_legend(budgets_ns: Sequence[Mapping[TimeState, int]]) -> Text:
 
 
 def name_shares(budget_ns: Mapping[TimeState, int], most: int) -> str:
-    """Name the longest states of a budget with their shares."""
+    """Return the longest states of a budget with their shares."""
     total_ns = sum(budget_ns.values())
     shown = largest_first(budget_ns, SHOWN_SHARE * total_ns)[:most] if total_ns > 0 else []
     return ", ".join(f"{state} {format_share(time_ns / total_ns)}" for state, time_ns in shown)

@@ -31,7 +31,7 @@ SORTS: Mapping[str, Callable[[ApiLine], tuple[float, ...]]] = {
     "errors": lambda line: (line.total.errors, line.total.sum_ns),
     "bytes": lambda line: (line.bytes_per_s, line.total.size_bytes),
 }
-"""What the table of calls can be sorted by: most of it in the interval first."""
+"""The sort keys of the table of calls: the interval first."""
 
 
 def draw_calls(
@@ -40,11 +40,11 @@ def draw_calls(
     interval_ns: int,
     *,
     width: int,
-    room: int,
+    space: int,
     with_process: bool,
 ) -> list[Text]:
-    """Draw the ``room`` first rows by one of ``SORTS``; columns that do not fit are left out."""
-    lines = sorted(apis, key=SORTS[sort], reverse=True)[:room]
+    """Draw the ``space`` first rows by one of ``SORTS``; columns that do not fit are omitted."""
+    lines = sorted(apis, key=SORTS[sort], reverse=True)[:space]
     if not lines:
         return []
 

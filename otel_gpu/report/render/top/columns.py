@@ -1,4 +1,4 @@
-"""Tables that give up columns, rather than cut them, where there is no room."""
+"""Tables that omit columns, rather than cut them, in a narrow terminal."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _GAP = 2
 
 
 class TopColumn(NamedTuple):
-    """A column. The highest ``rank`` is given up first, 0 never; columns may share a ``group``."""
+    """A column. The highest ``rank`` is omitted first, 0 never; columns can share a ``group``."""
 
     title: str
     rank: int
@@ -21,7 +21,7 @@ class TopColumn(NamedTuple):
 
 
 def draw_columns(columns: Sequence[TopColumn], width: int) -> list[Text]:
-    """Draw groups, titles and rows; the columns of rank 0 may need more than the width."""
+    """Draw groups, titles and rows; the columns of rank 0 can exceed the width."""
     kept = list(columns)
     titled = [(Text(column.title), *column.cells) for column in kept]
     sizes = [max(text.cell_len for text in texts) for texts in titled]

@@ -1,8 +1,7 @@
 """
 The screen of ``top``: a view drawn as lines that fit a terminal.
 
-Readable without colour. Nothing that a traced program is called reaches the terminal as
-anything but text.
+It is readable without colour. Names of traced programs reach the terminal only as text.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,7 @@ _MOST_LEAVES = 3
 
 
 class Controls(NamedTuple):
-    """What the operator chose; ``chosen`` is the process that is looked at, None all."""
+    """The operator's choices; ``chosen`` is the shown process, None all."""
 
     sort: str = "time"
     chosen: ProcessKey | None = None
@@ -56,7 +55,7 @@ def draw_screen(
     """
     Draw a view of a source in lines no wider than ``width`` cells, and as many as ``height``.
 
-    Without a height, as many as are worth reading in a file.
+    Without a height, as many lines as make sense in a file.
     """
     shown = _choose(view, controls.chosen)
     parts = [
@@ -74,13 +73,13 @@ def draw_screen(
     lines: list[Text] = []
     for part in parts:
         drawn = list(part)
-        has_room = height is None or height >= _TALL
-        lines += [*drawn, Text()] if drawn and has_room else drawn
+        has_space = height is None or height >= _TALL
+        lines += [*drawn, Text()] if drawn and has_space else drawn
     footer = list(_footer(controls))
-    room = 40 if height is None else max(1, height - len(lines) - len(footer) - 2)
+    space = 40 if height is None else max(1, height - len(lines) - len(footer) - 2)
     several = len(view.processes) > 1 and controls.chosen is None
     lines += draw_calls(
-        shown.apis, controls.sort, shown.interval_ns, width=width, room=room, with_process=several
+        shown.apis, controls.sort, shown.interval_ns, width=width, space=space, with_process=several
     )
     if height is not None:
         rest = max(0, height - len(footer))
@@ -132,7 +131,7 @@ def _processes(view: TopView, controls: Controls, width: int, most: int) -> Iter
         if not view.open_calls:
             yield Text("No CUDA call was seen yet.")
         return
-    # As many as there is room for, the chosen one among them.
+    # As many as fit, including the chosen one.
     keys = [key_of(line.process) for line in view.processes]
     start = max(0, (keys.index(controls.chosen) if controls.chosen in keys else 0) - most + 1)
     lines = view.processes[start : start + most]
@@ -160,10 +159,10 @@ def _processes(view: TopView, controls: Controls, width: int, most: int) -> Iter
 
 
 def _leaves(view: TopView, controls: Controls, most: int) -> Iterator[Text]:
-    """Say who or what took most of the time of the last interval, a line for each."""
+    """The main culprits of the last interval, a line for each."""
     grown = [line for line in view.processes if line.time_tree]
     grown = [line for line in grown if controls.chosen in (None, key_of(line.process))]
-    # Those that ended are of interest where nothing else is left.
+    # Ended processes are shown only if no other is left.
     grown = [line for line in grown if not line.has_ended] or grown
     each = min(_MOST_LEAVES, max(1, most // max(1, len(grown))))
     for line in grown[:most]:
@@ -173,10 +172,12 @@ def _leaves(view: TopView, controls: Controls, most: int) -> Iterator[Text]:
 
 
 def _leaf(path: tuple[TimeRow, ...], of: str) -> Text:
-    state, *way = path
-    said = ", ".join(plain(row.sentence) for row in way or path)
+    state, *steps = path
+    sentence = ", ".join(plain(row.sentence) for row in steps or path)
     share = format_share(path[-1].node.share)
-    return Text.assemble((f"{share:>6}", "bold"), f"  {of}{printable(state.node.state)}  ", said)
+    return Text.assemble(
+        (f"{share:>6}", "bold"), f"  {of}{printable(state.node.state)}  ", sentence
+    )
 
 
 def _process_cell(line: ProcessLine, controls: Controls) -> Text:
@@ -216,9 +217,9 @@ def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
         f" now  {_what(incident)}" if line.is_forming else f" {ago} ago  {_what(incident)}",
     )
     advice = incident.advice[0] if incident.advice else ""
-    # What an advice explains before it says what to do is left out.
+    # An advice's explanation before the instruction is omitted.
     brief = printable(advice.partition(". ")[2] or advice)
-    yield Text.assemble(f"       <- {_whose(incident)}", (f"  {brief}" if advice else "", "green"))
+    yield Text.assemble(f"       <- {_owners(incident)}", (f"  {brief}" if advice else "", "green"))
 
 
 def _what(incident: Incident) -> str:
@@ -231,7 +232,7 @@ def _what(incident: Incident) -> str:
     return f"{times}{describe_kind(worst.effect)[:80]} in {short_process(worst.effect.process)}"
 
 
-def _whose(incident: Incident) -> str:
+def _owners(incident: Incident) -> str:
     if not incident.causes:
         return "unexplained"
     cause = incident.causes[0]

@@ -7,7 +7,7 @@ from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Cause, Incident
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
-from otel_gpu.report.time_tree import say_bound
+from otel_gpu.report.time_tree import describe_bound
 from otel_gpu.report.wording.sentences import plain
 from otel_gpu.state.capture_state import CaptureState
 from tests.unit.explain.accounting.test_time_tree import waited
@@ -27,7 +27,7 @@ def bounds_of(*times, samples=(), incidents=()):
     state.observe(account(1, *times))
     (verdict,) = find_verdicts(state.figures().values(), Settings(), places)
     verdict = with_bounds(verdict, incidents)
-    return verdict.verdict, [(one.name, plain(say_bound(one))) for one in verdict.bounds]
+    return verdict.verdict, [(one.name, plain(describe_bound(one))) for one in verdict.bounds]
 
 
 def incident(*causes, process=TRAINER):

@@ -42,7 +42,7 @@ def culprits_in(document):
     causes += [one for chain in document.chains for one in chain.causes]
     found = {step.cause.culprit for step in walk(causes)}
     found |= {one.culprit for step in walk(causes) for one in step.cause.evidence}
-    return {one for one in found if one} | {row.culprit for row in document.blames}
+    return {one for one in found if one} | {row.culprit for row in document.culprit_times}
 
 
 def test_a_hog_that_ran_another_program_in_its_place_is_one():
@@ -57,7 +57,7 @@ def test_a_hog_that_ran_another_program_in_its_place_is_one():
     )
 
     assert culprits_in(document) == {Culprit(900, 900, "sh")}
-    (row,) = document.blames
+    (row,) = document.culprit_times
     assert (row.time_ns, row.effects) == (80 * MS, 2)
 
 

@@ -175,7 +175,7 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
         balances=(Balance(process, 5, 4096, 2, 1024), Balance(other, 0, 0, 1, 8)),
         incidents=incidents,
         chains=chains,
-        blames=(
+        culprit_times=(
             CulpritTime(process, culprit, kind, 5 * MS, 3),
             CulpritTime(process, worker, "lock", 5, 3),
         ),

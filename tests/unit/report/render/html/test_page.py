@@ -165,7 +165,7 @@ def test_where_the_time_went_is_the_first_section():
 def test_parts_that_have_nothing_are_left_out():
     """An empty capture has a page."""
     empty = report_named("x")._replace(
-        processes=(), apis=(), balances=(), incidents=(), chains=(), blames=(),
+        processes=(), apis=(), balances=(), incidents=(), chains=(), culprit_times=(),
         off_cpu=(), slots=(), load=None, losses={}, notes=(),
     )  # fmt: skip
 
@@ -219,7 +219,7 @@ def test_a_page_is_bounded():
         apis=report.apis * 8_000,
         balances=report.balances * 2_000,
         incidents=(full,) * 512,
-        blames=report.blames * 5_000,
+        culprit_times=report.culprit_times * 5_000,
         off_cpu=report.off_cpu * 30_000,
         losses={f"{name}{n}": n for n in range(1_000)},
         notes=(name,) * 100,

@@ -263,7 +263,7 @@ def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
         summary.observe(ExitActivity(image(pid), START_NS, 0))
         summary.observe(after(pid))
 
-    assert summary._ledger.accounts.size == 0
+    assert summary._state.accounts.size == 0
     assert summary.forgotten == 0
 
 
