@@ -93,7 +93,7 @@ enum record_kind {
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
-	RECORD_PROCESS = 258,	 /* JSON: what /proc said about one process image */
+	RECORD_PROCESS = 258,	 /* JSON: facts about a program, from /proc */
 	RECORD_AGGREGATES = 259, /* struct aggregates_record, then its series */
 	RECORD_COUNTERS = 260,	 /* struct counters_record */
 	RECORD_OPEN_CALL = 261,	 /* struct open_call_record */
@@ -104,12 +104,12 @@ enum record_kind {
 	RECORD_PRESSURE = 266,	 /* JSON: PSI, load, swap, cgroup cpu.stat */
 	RECORD_USER_STACK = 267, /* JSON: the merged frames of one user stack */
 	RECORD_RESOURCE = 268,	 /* JSON: a file, device or socket that a system call was about */
-	RECORD_CULPRIT = 269,	 /* JSON: what /proc said about a process that is not watched */
+	RECORD_CULPRIT = 269,	 /* JSON: facts about an unwatched process */
 	RECORD_MEMORY = 270,	 /* struct memory_record, then its totals */
 	RECORD_HOLDERS = 271,	 /* struct memory_record, then its holders */
 	RECORD_MEMORY_MAP = 272, /* JSON: segments and blocks of a device when a request failed */
 	RECORD_FUNCTION = 273,	 /* JSON: the name of a kernel that was launched */
-	RECORD_DEVICES = 274,	 /* JSON: what the devices of the host say of themselves */
+	RECORD_DEVICES = 274,	 /* JSON: metrics of the host's GPUs */
 	RECORD_COMMUNICATORS = 275, /* struct memory_record, then its communicators */
 	RECORD_DEVICE_FAULT = 276,  /* JSON: an error that the driver logged about a device */
 	RECORD_FABRIC = 277,	    /* JSON: counters of network adapters that do RDMA */
@@ -117,8 +117,8 @@ enum record_kind {
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
 enum counter {
-	COUNTER_LOST_RING_FULL = 0,	      /* a span's record found no room */
-	COUNTER_LOST_SERIES_FULL = 1,	      /* a call found no room in the aggregates */
+	COUNTER_LOST_RING_FULL = 0,	      /* a span's record: the ring was full */
+	COUNTER_LOST_SERIES_FULL = 1,	      /* a call: the map of aggregates was full */
 	COUNTER_LOST_THREADS_FULL = 2,	      /* a thread could not be tracked */
 	COUNTER_LOST_PROCESSES_FULL = 3,      /* a process could not be watched */
 	COUNTER_LOST_NO_ENTRY = 4,	      /* a return whose entry was not seen */
@@ -134,41 +134,40 @@ enum counter {
 	COUNTER_SCHEDULER_SWITCHES = 13,     /* of watched threads */
 	COUNTER_SPANS_CHOSEN = 14,	     /* calls submitted */
 	COUNTER_STALLS_CHOSEN = 15,	     /* stalls submitted */
-	COUNTER_LOST_STACK = 16,	     /* a kernel stack that found no room */
-	COUNTER_LOST_TIMES_FULL = 17,	     /* time that found no room in the account */
+	COUNTER_LOST_STACK = 16,	     /* a kernel stack: the map was full */
+	COUNTER_LOST_TIMES_FULL = 17,	     /* time: the maps of times were full */
 	COUNTER_GAPS_CHOSEN = 18,	     /* gaps submitted */
-	COUNTER_SWITCHES_REPAIRED = 19,	     /* the kernel did not tell that a thread ran again */
+	COUNTER_SWITCHES_REPAIRED = 19,	     /* a thread ran again without an event */
 	COUNTER_SAMPLES = 20,		     /* user stacks taken */
 	COUNTER_SAMPLES_RATE_LIMITED = 21,   /* not taken: over the thread's rate */
-	COUNTER_LOST_SAMPLE = 22,	     /* a user stack or code object found no room */
+	COUNTER_LOST_SAMPLE = 22,	     /* a user stack or code object: ring full */
 	COUNTER_LOST_PYTHON = 23,	     /* Python frames that were not what was expected */
 	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
 	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
 	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
 	COUNTER_TIMES_FOLDED = 27,  /* time without details in the account, which was full */
-	COUNTER_LOST_RESOURCE = 28, /* what a wait was about found no room */
+	COUNTER_LOST_RESOURCE = 28, /* the resource of a wait: the map was full */
 	COUNTER_CPU_SAMPLES = 29,   /* sent */
 	COUNTER_CPU_SAMPLES_RATE_LIMITED = 30, /* ticks of watched threads that were not sampled */
-	COUNTER_LOST_CPU_SAMPLE = 31,	       /* a sample that found no room */
-	COUNTER_LOST_BLOCKS_FULL = 32,	       /* a block found no room: its free will be unknown */
-	COUNTER_LOST_HOLDERS_FULL = 33,	       /* bytes of a stack that found no room */
+	COUNTER_LOST_CPU_SAMPLE = 31,	       /* a sample: the ring was full */
+	COUNTER_LOST_BLOCKS_FULL = 32,	       /* a block: map full; its free is unknown */
+	COUNTER_LOST_HOLDERS_FULL = 33,	       /* bytes of a stack: the map was full */
 	COUNTER_BLOCK_STACKS = 34,	       /* of blocks, sent */
 	COUNTER_BLOCK_STACKS_RATE_LIMITED =
 		35, /* of blocks, over the rate: their stack is not known */
 	COUNTER_OUT_OF_MEMORY_RATE_LIMITED = 36, /* failed requests, over the rate */
-	COUNTER_LOST_SIZE = 37, /* a copy or allocation whose arguments do not say its bytes */
+	COUNTER_LOST_SIZE = 37,			 /* a copy or allocation of unknown size */
 	COUNTER_LOST_ELAPSED_TIME = 38, /* negative, too long for a duration, or not a number */
 	COUNTER_LOST_COMMUNICATORS_FULL = 39, /* of NCCL: one that is not counted */
-	COUNTER_LOST_STEP = 40, /* that a program told, over its rate, or too long to be true */
+	COUNTER_LOST_STEP = 40, /* reported by a program: over its rate, or impossible */
 	/* 41 is in older recordings, and stays free. */
 	COUNTER_STEP_THREADS_RATE_LIMITED = 42, /* a thread whose steps are not looked for */
 	COUNTER_STEPS_RATE_LIMITED =
 		43,		 /* over the rate of their thread: steps that are not known */
 	COUNTER_LOST_RANGE = 44, /* of NVTX: too many, or too long to be true */
-	COUNTER_RANGES_RATE_LIMITED =
-		45, /* of NVTX: the program said them to nobody, over its rate */
+	COUNTER_RANGES_RATE_LIMITED = 45, /* NVTX ranges that the library left out, over its rate */
 	COUNTER_LOST_NOT_WATCHED_FROM_START = 46, /* a process whose first calls may be missing */
-	COUNTER_LOST_MEMORY_READ = 47, /* of a process that could keep its readers waiting */
+	COUNTER_LOST_MEMORY_READ = 47,		  /* of a process that could block its reader */
 	COUNTER_COUNT = 48,
 };
 
@@ -195,14 +194,14 @@ enum api_family {
 	FAMILY_KERNEL = 20,	  /* gives out the handle of a kernel, by its name */
 	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
 	FAMILY_QUERY = 22,	  /* asks whether work is done; "not yet" is no failure */
-	FAMILY_ELAPSED_TIME = 23, /* says how long a device took from one event to another */
+	FAMILY_ELAPSED_TIME = 23, /* returns the device time between two events */
 	FAMILY_COLLECTIVE = 24,	  /* has all ranks do something together, or two of them */
 	FAMILY_COMMUNICATOR = 25, /* makes, ends or asks about what does collectives */
 	FAMILY_REGISTER = 26,	  /* lets a network adapter use memory */
 	FAMILY_DEREGISTER = 27,	  /* ends that */
-	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see nccl/verbs.bpf.c */
+	FAMILY_ASYNC_EVENT = 28,  /* waits for events of an adapter; see nccl/verbs.bpf.c */
 	FAMILY_ASYNC_ACK = 29,	  /* acknowledges it */
-	FAMILY_CONTEXT = 30,	  /* makes a context current; its device is not said */
+	FAMILY_CONTEXT = 30,	  /* makes a context current; device unknown */
 	FAMILY_PREPARE = 31,	  /* loads code, or makes a context to run it in */
 };
 
@@ -236,7 +235,7 @@ enum stream_capture {
 	CAPTURE_ENDS = 2,
 };
 
-/* How the arguments say a size. What they point to is read at the entry. */
+/* How arguments state a size. Memory that they point to is read at the entry. */
 enum size_form {
 	SIZE_OF_SLOTS = 0,	 /* the number in the slot, times that in the height slot */
 	SIZE_OF_EXTENT = 1,	 /* a cudaExtent, which is passed by value */
@@ -261,7 +260,7 @@ enum physical_memory {
 	PHYSICAL_UNMAP = 6,
 };
 
-/* What a call of NCCL does, as far as it is followed. */
+/* What a call of NCCL does. */
 enum nccl_call {
 	NCCL_OTHER = 0,
 	NCCL_COLLECTIVE = 1, /* or a send or receive */
@@ -281,7 +280,7 @@ enum nccl_call {
 	NCCL_DEVICE = 15,
 };
 
-/* What a call says about work on a stream or event being done. The event is in the function slot. */
+/* What a call shows about work on a stream or event. The event is in the function slot. */
 enum stream_work {
 	WORK_NONE = 0,
 	WORK_RECORDED = 1,    /* the event is over when the stream has come so far */
@@ -359,8 +358,7 @@ enum stall_flag {
 	STALL_AGENT = 16,     /* the agent woke it: as it does those that it stopped */
 	STALL_PREEMPTED = 32, /* it was at work, and its CPU was taken from it */
 	STALL_STOPPED = 64,   /* by a signal or a debugger */
-	STALL_FROZEN =
-		128, /* a freezer of cgroup v2 wants it stopped; its stack says whether it is */
+	STALL_FROZEN = 128,   /* a freezer of cgroup v2 stops it, if its stack confirms that */
 };
 
 enum library_flag {
@@ -451,7 +449,7 @@ struct stall_record {
 	char waker_comm[COMM_BYTES];
 };
 
-/* How threads on a CPU are sampled, which the agent says; nothing yet is 0. */
+/* How threads on a CPU are sampled, set by the agent; 0: not set yet. */
 struct cpu_sampling {
 	__u32 one_in;	 /* ticks */
 	__u32 period_ns; /* between two */
@@ -511,9 +509,8 @@ struct saved_return {
  * agent makes a merged stack of it. The record that it belongs to follows it in the ring
  * and has the sample's token as its user_stack, until the agent puts the id there.
  *
- * There are no gaps in it: only as many frames as python_count says are there, behind them
- * as many returns as return_count says, behind them stack_bytes of the stack, from
- * stack_pointer on. The arrays are as long as they can get. What may be behind a large stack
+ * There are no gaps in it: python_count frames, behind them return_count returns, behind them
+ * stack_bytes of the stack, from stack_pointer on. The arrays are as long as they can get. What may be behind a large stack
  * is whatever the memory held before.
  */
 struct sample_record {
@@ -564,7 +561,7 @@ struct code_text {
 
 /*
  * A code object, sent before the first record whose sample has a frame of it, and again
- * only if it was forgotten. header.size says how much of the line table's room is there.
+ * only if it was forgotten. header.size includes only the used part of the line table.
  */
 struct code_record {
 	struct record_header header;
@@ -608,7 +605,7 @@ struct times_key {
 	__u8 state;	    /* enum thread_state */
 	__u8 context;	    /* enum call_context */
 	__u8 flags;	    /* enum stall_flag */
-	__u8 end_state;	    /* enum thread_state: what the last one did meanwhile */
+	__u8 end_state;	    /* enum thread_state of the last one during the wait */
 	__u32 who_pid;	    /* run queue: who had the CPU; blocked: who ended it; 0: not known */
 	__u32 who_tid;	    /* 0: not one thread, or not watched */
 	__u32 end_pid;	    /* the last one of those that waited for each other; 0: not known */
@@ -618,7 +615,7 @@ struct times_key {
 	__u32 resource; /* what the system call was about: an id; 0: not known */
 	__u16 api;	/* outermost open call; in a gap the one before it; 0: none */
 	__u8 end_flags; /* enum stall_flag, of the last one */
-	__u8 is_folded; /* 1: its details found no room; FOLDED_BY_NAME: those named in it have ended */
+	__u8 is_folded; /* 1: without details, map full; FOLDED_BY_NAME: the processes have ended */
 };
 
 struct times {
@@ -677,7 +674,7 @@ struct library_record {
 #define PRELOAD_REFUSED_BIT 63
 #define PRELOAD_REFUSED	    (1ULL << PRELOAD_REFUSED_BIT)
 
-/* A process counts its own hot calls from now on, or says that it cannot. */
+/* A process counts its frequent calls itself from now on, or reports that it cannot. */
 struct preload_record {
 	struct record_header header;
 	__u64 memory;  /* where it counts them: its address; 0: nowhere */
@@ -718,11 +715,11 @@ struct device_key {
 	__s32 device; /* as the process sees it */
 };
 
-/* Of one device, by a framework: monotonic, but for what the allocator itself said last. */
+/* Of one device and framework: monotonic, except the allocator's own latest figures. */
 struct memory_totals {
 	__u64 last_ktime_ns; /* of the first report in the last tick, or of a later block that has a stack */
-	__u64 allocated_bytes; /* as the last report says */
-	__u64 reserved_bytes;  /* as the last report says */
+	__u64 allocated_bytes; /* in the latest report */
+	__u64 reserved_bytes;  /* in the latest report */
 	__u64 peak_allocated_bytes;
 	__u64 peak_reserved_bytes;
 	__s64 before_bytes;	  /* allocated before the first report, or missed since then */
@@ -767,7 +764,7 @@ struct block_stack_record {
 	__u32 padding;
 };
 
-/* Who said that memory ran out. */
+/* What reported that memory ran out. */
 enum out_of_memory_source {
 	OUT_OF_MEMORY_FRAMEWORK = 1,
 	OUT_OF_MEMORY_CALL = 2, /* a call that allocates returned the error */
@@ -778,7 +775,7 @@ struct out_of_memory_record {
 	__u64 asked_bytes;
 	__u64 allocated_bytes; /* by the allocator; of a call: 0 */
 	__u64 reserved_bytes;
-	__u64 device_free_bytes;   /* what the thread was last told (cudaMemGetInfo) */
+	__u64 device_free_bytes;   /* latest result of cudaMemGetInfo in the thread */
 	__u64 device_total_bytes;  /* 0: it did not ask */
 	__u64 device_ktime_ns;	   /* when */
 	__u64 root_start_ktime_ns; /* outermost open call; 0: in none */
@@ -802,7 +799,7 @@ struct thread_context_record {
 	__u8 padding[7];
 };
 
-/* Who says that a thread made a step. */
+/* Where a step comes from. */
 enum step_source {
 	STEP_REPORTED = 1, /* the program */
 	STEP_FOUND = 2,	   /* the agent: its calls repeat themselves */
@@ -816,17 +813,17 @@ enum step_kind {
 	STEP_DECODE = 4,
 };
 
-/* One turn of what a thread does again and again; its tid is that thread, its ktime the end. */
+/* One iteration of a thread's repeated work; the header has its tid, and the end as ktime. */
 struct step_record {
 	struct record_header header;
 	__u64 start_ktime_ns;
 	__u64 number;	      /* as the program counts; of a found one: from 1, of its thread */
-	__u64 loader_wait_ns; /* of it, for the data loader, as the program says; else 0 */
+	__u64 loader_wait_ns; /* of it, for the data loader, if the program reports it */
 	__u8 trace_id[16];    /* of the program's own span of it; zeros: it has none */
 	__u8 span_id[8];
 	__u8 trace_flags;
 	__u8 source;		 /* enum step_source */
-	__u8 confidence_percent; /* of one that the program tells: 100 */
+	__u8 confidence_percent; /* 100 if the program reported it */
 	__u8 step_kind;		 /* enum step_kind */
 	__u8 padding[4];
 	char name[STEP_NAME_BYTES]; /* may be empty */
@@ -834,8 +831,8 @@ struct step_record {
 };
 
 /*
- * Steps of programs that do not tell them. The agent looks for what a thread calls again and again,
- * in calls that are kept of it, and says by which calls a step begins and ends. From then on each
+ * Steps of programs that do not report them. The agent searches a thread's kept calls for a
+ * period, and sets the calls by which a step begins and ends. From then on each
  * round is reported, which the agent makes a step.
  */
 struct iteration_record {
@@ -849,7 +846,7 @@ struct iteration_record {
 struct detector_call {
 	__u64 start_ktime_ns;
 	__u32 gap_ns; /* since the return of the call before; the most that fits */
-	__u16 symbol; /* tells calls apart */
+	__u16 symbol; /* one number per kind of call */
 	__u8 api;
 	__u8 copy_kind;
 };
@@ -865,7 +862,7 @@ struct step_detector {
 	__u32 area;  /* where calls are kept, from 1; 0: they are not */
 	__u32 folds; /* the same call again at once is no other call */
 	/* The kernel side's. */
-	__u32 tid; /* 0: it is nobody's; the agent sets it free */
+	__u32 tid; /* 0: free; the agent frees it */
 	__u32 pid;
 	__u32 kept; /* calls in the area; the agent begins anew */
 	__u64 program_ktime_ns;
@@ -972,7 +969,7 @@ struct communicator_key {
 	__u32 generation; /* of this handle in this image: an address is used again */
 };
 
-/* What all ranks have to say alike of one collective. */
+/* Fields of a collective that are the same on all ranks. */
 struct collective {
 	__u64 number;	       /* from 1 */
 	__u64 count;	       /* elements, as the call has them */
@@ -998,7 +995,7 @@ struct communicator {
 	__s32 rank;
 	__s32 rank_count;  /* 0: not known */
 	__s32 device;	   /* as the process sees it; -1: not known */
-	__s32 async_error; /* ncclResult_t that the program was last told; 0: none */
+	__s32 async_error; /* latest ncclResult_t that the program got; 0: none */
 	__u32 flags;	   /* enum communicator_flag */
 	__u32 padding;
 	__u64 calls[MAX_COLLECTIVE_OPERATIONS]; /* by enum collective_operation */
@@ -1069,13 +1066,13 @@ struct api_descriptor {
 	__u8 address_slot;
 	__u8 address_is_output; /* the slot holds a pointer to the address */
 	__u8 copy_kind_slot;
-	__u8 fixed_copy_kind; /* where no slot says it */
+	__u8 fixed_copy_kind; /* if no slot has it */
 	__u8 launch_shape;
 	__u8 function_slot;
 	__u8 device_slot;     /* an index, or a pointer to one when family is GET_DEVICE */
 	__u8 size_shift;      /* elements to bytes */
 	__u8 stream_capture;  /* enum stream_capture */
-	__u8 properties_slot; /* a CUmemAllocationProp, which says where the memory is */
+	__u8 properties_slot; /* a CUmemAllocationProp, with the memory's location */
 	__u8 physical;	      /* enum physical_memory */
 	__u8 size_form;	      /* enum size_form */
 	__u8 stream_work;     /* enum stream_work */
@@ -1089,7 +1086,7 @@ struct api_descriptor {
 	__u8 preload;	      /* 1: the preload library counts it, in a process that has one */
 };
 
-/* Statuses of verbs: a number of errno(3), -1 where only errno says why, or beyond these. */
+/* Statuses of verbs: a number of errno(3), -1 if only errno has the reason, or beyond these. */
 enum verbs_status {
 	VERBS_EVENT_STATUS = 1000, /* plus the enum ibv_event_type of an asynchronous event */
 };
@@ -1172,7 +1169,7 @@ struct process {
 	__u32 resources;	      /* that were first met in its waits */
 	__u32 gil_tid;		      /* the last thread that waited for the GIL and got it */
 	__u32 communicators;	      /* that were made in it */
-	__u64 step_arrival_ktime_ns;  /* rate limit of the steps that it tells */
+	__u64 step_arrival_ktime_ns;  /* rate limit of the steps that it reports */
 	__u64 event_arrival_ktime_ns; /* rate limit of failures of its adapters */
 	struct shares shares;
 	__u32 uid; /* the real one, in the initial user namespace */
@@ -1338,8 +1335,8 @@ struct kept_waits {
 };
 
 /*
- * What kept a thread from running for a while, and what the last one did meanwhile of those
- * that waited for each other. Waits of one kind that follow each other closely are one link.
+ * What kept a thread from running for a while, and the state of the last thread in a chain of
+ * waits. Waits of one kind that follow each other closely are one link.
  */
 struct wait_link {
 	__u64 start_ktime_ns;	 /* 0: none */
@@ -1385,7 +1382,7 @@ struct thread {
 	 * seen yet. */
 	__u64 booked;
 	__u64 links_ktime_ns; /* since when the links below have all of its waits */
-	/* Slices of one wait for the GIL; nobody let go of it yet. */
+	/* Slices of one wait for the GIL, which was not released yet. */
 	__u64 slices_start_ktime_ns;
 	__u64 slices_end_ktime_ns;
 	__u64 slices_ns;    /* blocked in them; 0: there are none */
@@ -1410,7 +1407,7 @@ struct thread {
 	__u64 last_inode;
 	__u64 last_inode_number;
 	struct failed_request failed;
-	__u64 device_free_bytes; /* what it was last told */
+	__u64 device_free_bytes; /* latest result of cudaMemGetInfo */
 	__u64 device_total_bytes;
 	__u64 device_ktime_ns; /* when; 0: it did not ask */
 	__u64 device_answer;   /* where it will find which device it works on */
@@ -1448,10 +1445,10 @@ struct thread {
 	__u32 slices_place; /* as in struct cpu_time */
 	__s32 slices_kernel_stack;
 	__s32 slices_system_call;
-	__u32 waits_for_io;	 /* for a device, as the kernel says */
+	__u32 waits_for_io;	 /* for a device, by the kernel's flag */
 	__u32 collectives_epoch; /* of the host, when the following was looked up */
 	__u32 has_communicators;
-	__u32 detector;	       /* index, from 1; 0: none, NO_DETECTOR: there was no room */
+	__u32 detector;	       /* index, from 1; 0: none, NO_DETECTOR: all are in use */
 	__u32 until_detector;  /* calls before it asks for one again */
 	__u32 counts_in_step;  /* the outermost open call counts in its period */
 	__u32 may_be_reported; /* the last outermost call is over, and still published */
@@ -1588,7 +1585,7 @@ struct chain_key {
 	__u32 padding;
 };
 
-/* In the key of a stack: it is of one block alone, as nothing tells it from other stacks. */
+/* In the key of a stack: it belongs to one block, as nothing distinguishes it from others. */
 #define STACK_OF_ONE_BIT 63
 #define STACK_OF_ONE	 (1ULL << STACK_OF_ONE_BIT)
 
