@@ -29,6 +29,8 @@ Thread = tuple[int, int]
 _MOST_STACKS = 16_384
 # Of longer intervals, the lines of their end are enough.
 _OLD_NS = 30_000_000_000
+# A few samples a second would otherwise be kept for most of an hour, with their stacks.
+_KEPT_NS = 120_000_000_000
 
 
 class KnownStacks:
@@ -71,7 +73,7 @@ class _Track:
 
 class Samples:
     """
-    The latest samples, for the lines of a thread in an interval; bounded.
+    The samples of the last two minutes, for the lines of a thread in an interval; bounded.
 
     Args:
         most: The most samples; the oldest are evicted first.
@@ -103,7 +105,8 @@ class Samples:
         known = self._stacks.find(activity.stack)
         track.items.insert(at, (event.weight_ns, event.context, event.program_ktime_ns, known))
         self._order.append((thread, event.ktime_ns))
-        while len(self._order) > self._most:
+        oldest_ktime_ns = event.ktime_ns - _KEPT_NS
+        while len(self._order) > self._most or self._order[0][1] < oldest_ktime_ns:
             self._give_up(*self._order.popleft(), event.ktime_ns)
 
     def of(

@@ -95,6 +95,15 @@ def test_samples_are_bounded_and_counted():
     assert old.given_up == 0
 
 
+def test_samples_are_kept_for_two_minutes():
+    """One sample a second for 1,000 seconds leaves 121, and what is that old counts as no loss."""
+    kept = keeping(*(sample(TRAINER, n * SECOND, stack=AUGMENT) for n in range(1_000)), most=10_000)
+
+    assert kept.of(42, 42, 0, 1_000 * SECOND).samples == 121
+    assert kept.of(42, 42, 0, 879 * SECOND) is NO_LINES
+    assert kept.given_up == 0
+
+
 def test_an_image_that_ended_is_forgotten_and_its_successor_is_not():
     """Another program runs under the same pid, and the bound counts for that one."""
     kept = keeping(*(sample(TRAINER, n, stack=AUGMENT) for n in range(1, 6)), most=10)
