@@ -39,4 +39,4 @@ def check_targets(args: Namespace) -> None:
     if args.cgroup is not None and not (args.cgroup / "cgroup.procs").exists():
         raise UsageError(f"{args.cgroup} is not a cgroup", hint="give its folder in /sys/fs/cgroup")
     if args.duration is not None and args.duration <= 0:
-        raise UsageError("--duration must be more than 0 seconds")
+        raise UsageError(f"--duration must be more than 0 seconds, not {args.duration:g}")

@@ -58,9 +58,13 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if args.sql is not None and args.schema:
         raise UsageError("--schema takes no query: leave out one of them")
     if not 0 < args.time_limit_s <= _MAX_TIME_S:
-        raise UsageError(f"--time-limit-s must be above 0, and at most {_MAX_TIME_S:g}")
+        raise UsageError(
+            f"--time-limit-s must be above 0, and at most {_MAX_TIME_S:g}, not {args.time_limit_s:g}"
+        )
     if not 0 < args.row_limit <= MAX_ROWS:
-        raise UsageError(f"--row-limit must be above 0, and at most {MAX_ROWS:,}")
+        raise UsageError(
+            f"--row-limit must be above 0, and at most {MAX_ROWS:,}, not {args.row_limit:,}"
+        )
     with StoreReader(Path(store_path(config))) as reader:
         if args.sql is None:
             answer = _describe(reader, with_columns=args.schema)

@@ -104,7 +104,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
         return print_thread_dump(args, config, out)
     if args.limit < 1:
-        raise UsageError("--limit must be at least 1")
+        raise UsageError(f"--limit must be at least 1, not {args.limit}")
     if args.waits and (args.api or args.by not in (TIME, CALLS)):
         raise UsageError("waits have no API and no bytes", hint="leave out --api or --by")
     if args.by in MEMORY and (args.api or args.thread):

@@ -65,7 +65,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Show; return the command's exit code, or 0."""
     least_s, longest_s = _INTERVALS_S
     if not least_s <= args.interval <= longest_s:
-        raise UsageError(f"--interval must be {least_s:g} to {longest_s:,.0f} seconds")
+        raise UsageError(
+            f"--interval must be {least_s:g} to {longest_s:,.0f} seconds, not {args.interval:g}"
+        )
     if args.recording is None:
         return _watch(args, config, out)
     if args.command or args.pid or args.cgroup or args.all or args.duration or args.record:
