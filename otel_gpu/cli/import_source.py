@@ -51,8 +51,8 @@ class ImportSource(Source):
         """Pass all activities to the observers."""
         with open_capture(self.kind, self._path, self._config) as capture:
             pipeline.process_events(capture.events(), Enricher(), observers)
-            self.notes += capture.tally.notes
-            self.rejected.update(capture.tally.rejected)
+            self.notes += capture.counts.notes
+            self.rejected.update(capture.counts.rejected)
 
 
 def open_any(path: Path, config: Config) -> Source:

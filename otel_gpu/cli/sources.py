@@ -91,7 +91,7 @@ class SnapshotSource(Source):
         super().__init__(str(path))
         with open_capture("torch-memory", path, config) as capture:
             self._events = tuple(capture.events())
-            self._counts = capture.tally
+            self._counts = capture.counts
 
     def extent(self) -> tuple[int, int]:
         """Return the first and the last Unix time."""

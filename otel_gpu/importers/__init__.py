@@ -1,13 +1,12 @@
 """
 Captures of other tools, as events.
 
-An importer reads one kind of file and yields what ``decode`` yields of a recording, so
-that all rooms after it work as they do for captures of our own. What a tool does not
-record stays unknown: an importer says so, and fills nothing in. A tool's own conclusions
-are not imported at all.
+An importer reads one kind of file and yields the same events as ``decode``, so that all other
+packages work as they do for our own captures. What a tool does not record stays unknown, and
+the importer lists it. A tool's own conclusions are not imported.
 
-To add one, write its module with a function ``open_capture`` like the one here without
-``kind``, and give it a row in ``KINDS``.
+To add an importer, write a module with a function ``open_capture`` like the one here without
+``kind``, and add a row to ``KINDS``.
 """
 
 import importlib
@@ -26,17 +25,16 @@ class ForeignCapture(Protocol):
     A capture of another tool.
 
     Attributes:
-        tally: What was taken and what was not; complete once the events were.
+        counts: What was imported and what was not; complete after the last event.
     """
 
-    tally: ImportCounts
+    counts: ImportCounts
 
     def events(self) -> Iterator[Event]:
         """
-        Yield what the capture holds, in order of time; once.
+        Yield the events in order of time; can be called once.
 
-        The first is a ``Capture``, whose ``info["unknown"]`` says what is missing, then
-        comes a ``Clock``.
+        The first is a ``Capture``, whose ``info["unknown"]`` lists what is missing, then a ``Clock``.
 
         Raises:
             RecordingError: The file is damaged.
@@ -44,7 +42,7 @@ class ForeignCapture(Protocol):
 
 
 class FileKind(NamedTuple):
-    """A kind of file, the module that reads it, and what it wants to be told beside its name."""
+    """A kind of file, the module that reads it, and the options that it takes."""
 
     description: str
     module: str
@@ -77,13 +75,13 @@ def open_capture(
     kind: str, path: Path, config: Config, **choices: int | Sequence[Path]
 ) -> AbstractContextManager[ForeignCapture]:
     """
-    Open a capture to be imported, and close it in the end; the file is not changed.
+    Open a capture of a ``kind`` in ``KINDS``; the file is not changed.
 
-    ``kind`` is a name in ``KINDS``. Of the ``choices`` of that kind, ``device_bytes`` is how much memory
-    a device has, and ``others`` are files that belong to the first.
+    ``choices``: ``device_bytes`` is the memory of a device, ``others`` are further files of the
+    same capture.
 
     Raises:
-        RecordingError: The file cannot be read, or is none of that kind.
+        RecordingError: The file cannot be read, or is of another kind.
     """
     module = importlib.import_module(KINDS[kind].module)
     opened: AbstractContextManager[ForeignCapture] = module.open_capture(path, config, **choices)

@@ -1,4 +1,4 @@
-"""What an import took from a capture of another tool, and what it did not."""
+"""Counts of what an import took from a capture of another tool, and of what it left out."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,21 +14,20 @@ HOST_WORK: Final[Mapping[HostWork, str]] = {
     HostWork.ANNOTATION: "annotations of the host",
     HostWork.PYTHON: "functions of Python of the host",
 }
-"""What was taken of a profiler's trace, by what it is."""
+"""Names of imported rows of a profiler's trace."""
 
 
 @dataclass(slots=True)
 class ImportCounts:
     """
-    The account of one import.
+    Counts of one import.
 
     Attributes:
-        source: What the file says of itself: tool, version, host.
-        taken: Events by what they are, in plural.
-        left_out: Rows that say something which has no place here, or that are ambiguous, by
-            what they are.
-        rejected: Rows that make no sense, by reason.
-        notes: What a reader of the figures has to know, as sentences.
+        source: Facts that the file states about itself: tool, version, host.
+        taken: Imported events, by a name in plural.
+        left_out: Rows that have no counterpart here, or are ambiguous, by name.
+        rejected: Invalid rows, by reason.
+        notes: Sentences that a reader of the figures needs.
     """
 
     source: dict[str, Scalar] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """
-The opcodes of a pickle that plain containers need; a pickle with any other is refused.
+The opcodes of a pickle that plain containers need; a pickle with another opcode is refused.
 
-Pickles are programs. What is here can make lists, dictionaries, tuples, text, numbers and
-references to them, and nothing else: there is no opcode that names, calls or builds anything.
+Pickles are programs. These opcodes make lists, dictionaries, tuples, text, numbers and references
+to them. None of them imports, calls or builds anything.
 """
 
 from collections.abc import Mapping
@@ -82,5 +82,5 @@ _REFUSED: Mapping[int, str] = {
 
 
 def name_of(opcode: int) -> str:
-    """Return the name of an opcode that is refused."""
+    """Return the name of a refused opcode."""
     return _REFUSED.get(opcode, f"{opcode:#04x}, which is none")

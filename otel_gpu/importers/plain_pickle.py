@@ -1,22 +1,22 @@
 """
-A reader of pickles that hold plain containers, written by anybody.
+A reader of untrusted pickles that contain only plain containers.
 
-It never imports ``pickle``: a pickle is a program, and its own reader runs it. Even one that
-refuses every name can be made to take gigabytes by a few bytes, through the number of a memo
-entry or through references to references. Here nothing can be called, text and numbers are
-short, memo entries are numbered in order, and what is held is counted while it grows.
+It does not use ``pickle``: a pickle is a program, and that module runs it. Even if all names are
+refused, a few bytes can make it take gigabytes, through the number of a memo entry or through
+references to references. Here nothing can be called, text and numbers are short, memo entries
+are numbered in order, and the size of all objects is counted while it grows.
 """
 
 # How a large file stays small
 # ----------------------------
 #
-# A snapshot is millions of small dictionaries of a few kinds. Each is handed on when it is
-# filled, and what its maker returns stands in its place, on the stack and in the memo. A
-# million events are then columns of numbers, and no dictionary is left of them.
+# A snapshot is millions of small dictionaries of a few kinds. A full dictionary is passed to its
+# maker, and the maker's result replaces it on the stack and in the memo. A million events
+# become columns of numbers, and their dictionaries are freed.
 #
-# A dictionary that was handed on cannot be filled again, nor be used twice unless its maker
-# says so. So no event can be visited more often than it was written, and whoever walks the
-# result needs no budget of visits: references to references lead to one object each.
+# A replaced dictionary cannot be filled again, nor be used twice unless its maker allows it. So
+# no event is visited more often than it was written, and code that walks the result needs no
+# limit of visits.
 
 import struct
 from collections.abc import Callable
@@ -68,23 +68,23 @@ MAX_INTEGER_BYTES: Final = 8
 MAX_STACK: Final = 4 << 20
 MAX_MEMO: Final = 16 << 20
 MAX_HELD: Final = 8 << 20
-"""Items of containers, and containers by their weight, which are held in the end."""
+"""Items of containers, and containers by their weight, in the result."""
 
 _DICT_WEIGHT = 8
-# Of a text, which count as one item.
+# Bytes of a text that count as one item.
 _TEXT_BYTES = 32
 _MAX_KEYS = 64
 _MAX_KEY = 256
 _MAX_KINDS = 1_000
 _TEXT = frozenset({str})
-# What an opcode can need; an opcode that may not be whole is read with what follows.
+# The longest opcode; near the end of the buffer, more is read first.
 _MARGIN_BYTES = MAX_TEXT_BYTES + 16
 _READ_BYTES = 256 << 10
 _PROTOCOLS = range(2, 6)
 
 
 class UnreadableError(Exception):
-    """What is wrong with a file; ``at`` is the byte."""
+    """A file that cannot be read; ``at`` is the offset in bytes."""
 
     def __init__(self, message: str, at: int = -1) -> None:
         super().__init__(message)
@@ -92,32 +92,32 @@ class UnreadableError(Exception):
 
 
 Make = Callable[[list[Any]], tuple[object, bool]]
-"""Takes the values of a dictionary; returns what stands for it, and if it may be used again."""
+"""Takes the values of a dictionary; returns its replacement, and whether it can be used again."""
 
 
 class Makers(Protocol):
-    """What takes dictionaries when they are filled."""
+    """Replaces dictionaries when they are full."""
 
     def maker(self, keys: tuple[str, ...]) -> Make | None:
-        """Return what takes the values of dictionaries with these keys; None: they stay."""
+        """Return the maker for dictionaries with these keys; None: they are not replaced."""
 
     def bind(self, replace: Callable[[list[Any], object], None]) -> None:
-        """Take a function that puts something in the place of a list, in the memo."""
+        """Set the function that replaces a list in the memo."""
 
 
 class NoMakers:
-    """Lets all dictionaries stay what they are."""
+    """Replaces no dictionary."""
 
     def maker(self, keys: tuple[str, ...]) -> Make | None:  # noqa: ARG002 -- as the protocol has it
         """Return None."""
         return None
 
     def bind(self, replace: Callable[[list[Any], object], None]) -> None:
-        """Nothing is replaced."""
+        """Do nothing."""
 
 
 class _Used:
-    """Stands for what may not be referred to again."""
+    """Marks a memo entry that must not be referred to again."""
 
 
 _USED: Final = _Used()
@@ -129,7 +129,7 @@ def read_plain(stream: BinaryIO, makers: Makers) -> object:
     Read the one object of a pickle.
 
     Raises:
-        UnreadableError: It is no pickle, is cut, is too large, or holds more than plain containers.
+        UnreadableError: It is not a pickle, is cut, is too large, or contains other objects.
     """
     return _Reader(stream, makers).read()
 
@@ -139,10 +139,10 @@ class _Reader:
         self._stream = stream
         self._makers = makers
         self._memo: list[Any] = []
-        # Of containers in the memo that may still be replaced: where they are.
+        # Positions of containers in the memo that can still be replaced.
         self._places: dict[int, int] = {}
         self._known: dict[tuple[str, ...], Any] = {}
-        # Of how much that was held nothing is left, since it was last asked.
+        # The size that was freed since it was last read.
         self._released = 0
         makers.bind(self._replace)
 
@@ -303,7 +303,7 @@ class _Reader:
                     at += 4 + size
                     push(int.from_bytes(data[at - size : at], "little", signed=True))
                 elif code == FRAME:
-                    # How much follows; all of it is looked at anyway.
+                    # The length of a frame; all of it is read anyway.
                     at += 8
                 elif code == STOP:
                     return at, held, True
@@ -318,19 +318,19 @@ class _Reader:
         except UnicodeDecodeError:
             raise UnreadableError("text that is not UTF-8", offset + start) from None
         except (IndexError, struct.error):
-            # At the end of the file the operand is missing, elsewhere what it works on.
+            # At the end of the file the operand is missing, elsewhere the object on the stack.
             message = "the file is cut, or refers to a missing object"
             raise UnreadableError(message, offset + start) from None
         return at, held, False
 
     def _fill(self, stack: list[Any], keys: list[Any], values: list[Any]) -> int:
-        """Fill the dictionary on top of the stack; return by how much more is held."""
+        """Fill the dictionary on top of the stack; return the added size."""
         target = stack[-1]
         if type(target) is not dict:
             raise UnreadableError("items: expected an incomplete dictionary")
         if len(keys) != len(values):
             raise UnreadableError("a key without a value")
-        # Before anything hashes them: a tuple's hash visits all that it refers to.
+        # Before they are hashed: a tuple's hash visits all objects that it refers to.
         if not _TEXT.issuperset(map(type, keys)):
             raise UnreadableError("a key that is not text")
         name = tuple(keys)
@@ -348,7 +348,7 @@ class _Reader:
         return -_DICT_WEIGHT - released
 
     def _learn(self, keys: tuple[str, ...]) -> Any:  # noqa: ANN401 -- a maker, or _PLAIN
-        # Long keys are in no snapshot, and would be compared again and again.
+        # No snapshot has long keys, and each comparison of them would cost time.
         if len(keys) > _MAX_KEYS or max(map(len, keys), default=0) > _MAX_KEY:
             return _PLAIN
         maker = self._makers.maker(keys)
@@ -359,13 +359,13 @@ class _Reader:
         return maker or _PLAIN
 
     def _replace(self, items: list[Any], value: object) -> None:
-        """Let something stand in the place of a list, wherever it is referred to."""
+        """Replace a list wherever it is referred to."""
         self._released += len(items)
         place = self._places.pop(id(items), None)
         if place is not None:
             self._memo[place] = value
             self._released += 1
-        # It may be on the stack, or have been put into the memo twice.
+        # It can be on the stack, or twice in the memo.
         items[:] = [value]
 
 

@@ -1,19 +1,18 @@
 """
-A SQLite database from anywhere, opened to be read and for nothing else.
+An untrusted SQLite database, opened for reading only.
 
-Nothing in it is believed: only plain tables are read, no value is longer than a bound,
-text need not be UTF-8, and whatever SQLite finds wrong with the file becomes one error.
+Only plain tables are read, values have a maximum length, text does not have to be UTF-8, and
+all errors of SQLite become one type of error.
 """
 
 # Some facts about reading SQLite files of others
 # -----------------------------------------------
 #
-# SQLite writes when it reads. A file in WAL mode gets companions (-wal, -shm) beside it
-# when it is opened, also with mode=ro, and they stay. In a folder that cannot be written
-# it cannot be opened at all. With immutable=1 there are no companions and no locks, and
-# what a writer has put into its log and not yet into the file is not seen. So a file
-# without a log beside it is opened as immutable, and one with a log as SQLite wants it,
-# which reads the log; only where that fails the log is left out, and that is said.
+# SQLite writes when it reads. Opening a file in WAL mode creates files beside it (-wal, -shm),
+# also with mode=ro, and they stay. In a folder that is not writable it cannot be opened.
+# With immutable=1 it creates no files and takes no locks, but does not read a writer's log.
+# So a file without a log beside it is opened as immutable, and one with a log normally. If
+# that fails, the log is left out, and a note states that.
 #
 # The schema is a program. A view, a virtual table or a generated column runs what its
 # author wrote when it is read, so none of them is. trusted_schema=OFF keeps functions
@@ -34,7 +33,7 @@ MAX_VALUE_BYTES = 16 << 20
 _MAGIC = b"SQLite format 3\0"
 _MAX_TABLES = 1_000
 _MAX_MESSAGE = 200
-# The other one where a message of SQLite quotes what is no text.
+# UnicodeDecodeError: a message of SQLite quotes bytes that are not UTF-8.
 # SQLite has no memory for a row that claims to have 2^63 bytes.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _LOGS = ("-wal", "-journal")
@@ -45,10 +44,10 @@ _NAME, _HIDDEN = 1, 6
 
 class SqliteSource:
     """
-    A database; ``notes`` say what is to be known of how it was read.
+    A database; ``notes`` are sentences about how it was read.
 
     Raises:
-        RecordingError: It cannot be opened, or is no SQLite database.
+        RecordingError: It cannot be opened, or is not a SQLite database.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,8 +111,8 @@ class SqliteSource:
             yield
         except _ERRORS as error:
             # SQLite quotes what it does not like, and that may come from the file.
-            said = str(error) or "a value of impossible size"
-            what = "".join(c if c.isprintable() else "?" for c in said[:_MAX_MESSAGE])
+            message = str(error) or "a value of impossible size"
+            what = "".join(c if c.isprintable() else "?" for c in message[:_MAX_MESSAGE])
             raise RecordingError(
                 f"{self._path}: is damaged, or of another format: {what}",
                 hint="copy it again from its origin; while its writer runs, copy it with "

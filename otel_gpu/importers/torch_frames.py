@@ -8,7 +8,7 @@ _MAX_LINE: Final = (1 << 31) - 1
 
 
 def frame_of(file: str, line: int, function: str) -> Frame:
-    """Return a frame of Python, or a native one where the file is no source of Python."""
+    """Return a Python frame, or a native one if the file is not Python source."""
     path = file.replace("\\", "/") if file[1:3] == ":\\" else file
     is_python = path.endswith((".py", ".pyx", ">")) or path.startswith("<")
     known = "" if path == "??" else clean(path)

@@ -17,7 +17,7 @@ class ForeignJsonError(ValueError):
 
 def parse_foreign(data: bytes, max_containers: int) -> object:
     """
-    Return what JSON says; the caller bounds its size.
+    Parse JSON; the caller bounds its size.
 
     Raises:
         ForeignJsonError: It is none, or holds more than it may.

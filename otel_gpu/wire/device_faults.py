@@ -29,17 +29,17 @@ DEVICE_FAULT: Final = BodyType(DeviceFaultBody)
 
 class DeviceFault(NamedTuple):
     """
-    An error of a device, as its driver said it.
+    An error of a device, as its driver reported it.
 
     Attributes:
-        program_ktime_ns: With ``pid``, the watched process whose work it was; 0: none that is watched.
-        told_by: ``kernel_log`` or ``nvml``, which does not say whose work it was.
-        xid: NVIDIA's number of the kind.
-        bus_id: Where the device is: domain, bus and device of PCI.
-        said_pid: Whose work it was, as the driver knows it: in the initial pid namespace; 0: not said.
-        said_name: That process's name, which it chose itself.
-        times: How often it was said at once.
-        message: What else was said.
+        program_ktime_ns: With ``pid``, the watched program whose work failed; 0: not a watched one.
+        told_by: The source: ``kernel_log``, or ``nvml``, which does not name the process.
+        xid: NVIDIA's number of the kind of error.
+        bus_id: PCI domain, bus and device.
+        said_pid: The process whose work failed, in the initial pid namespace; 0: not reported.
+        said_name: The name of that process, which it chose itself.
+        times: The number of equal reports in a short time.
+        message: The rest of the driver's text.
     """
 
     ktime_ns: int
@@ -60,5 +60,5 @@ class DeviceFault(NamedTuple):
 
     @property
     def tid(self) -> int:
-        """Return 0: it is about no thread."""
+        """Return 0: an error has no thread."""
         return 0

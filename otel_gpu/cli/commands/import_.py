@@ -65,7 +65,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         open_capture(args.kind, args.file, config, **_choices(args)) as capture,
         _open_sinks(config, environ, args.store) as sinks,
     ):
-        counts = capture.tally
+        counts = capture.counts
         explainer = Explainer(pipeline.explain_settings(config))
         collector = Collector(explainer, rejected=counts.rejected)
         kept = map(AsReadings, sinks.observers if sinks else ())

@@ -26,11 +26,11 @@ from otel_gpu.wire.symbol_records import ProcessSeen, UserStack
 
 MAX_FILES: Final = 1_024
 MAX_CALLS: Final = 1 << 19
-"""Collectives that are kept of all files together."""
+"""Collectives that are kept, of all files together."""
 
 _TOOL = "PyTorch Flight Recorder"
 _SERVICE = "unknown_service:python"
-# What stands behind the rank: nccl_trace_rank_3, dump_12.json, rank7.pickle.
+# The rank with its suffix: nccl_trace_rank_3, dump_12.json, rank7.pickle.
 _RANK = re.compile(r"(\d{1,9})(?:\.[A-Za-z]+)*\Z")
 _DAY_NS = 86_400 * 10**9
 _MAX_LISTED = 16
@@ -45,7 +45,7 @@ def open_capture(
     Read the dumps of some ranks: files, or a folder of them; see ``importers.open_capture``.
 
     Raises:
-        RecordingError: One cannot be read, is no dump, or is of a rank that another one is of.
+        RecordingError: A file cannot be read, is not a dump, or has the rank of another file.
     """
     yield FlightRecorderCapture([one for each in (path, *others) for one in _files(each)], config)
 
@@ -73,7 +73,7 @@ class FlightRecorderCapture:
             if kept > MAX_CALLS:
                 raise RecordingError(f"{path}: more than {MAX_CALLS:,} collectives in all files")
         self._size = _world_size(self._dumps)
-        self.tally = self._count_all()
+        self.counts = self._count_all()
 
     def events(self) -> Iterator[Event]:
         """Yield how far each rank is; see ``importers.ForeignCapture``."""
@@ -82,23 +82,23 @@ class FlightRecorderCapture:
         info: CaptureFacts = {
             "layout": self._layout,
             "mode": "import",
-            "source": self.tally.source,
+            "source": self.counts.source,
             "unknown": ["calls"],
         }
         yield Capture(start_ns, info)
         yield Clock(start_ns, start_ns)
-        # One moment for all: who compares ranks does so when all were read.
+        # One time for all: ranks are compared after all were read.
         made_ns = max(start_ns, *map(_made_unix_ns, self._dumps.values()))
-        said: set[int] = set()
+        sent: set[int] = set()
         for rank, dump in sorted(self._dumps.items()):
-            yield from self._events_of(rank, dump, start_ns, made_ns, said)
-        # That nothing was counted is read too, and ends it.
+            yield from self._events_of(rank, dump, start_ns, made_ns, sent)
+        # An empty reading of counts ends the capture.
         yield Aggregates(made_ns, ())
 
     def _events_of(
-        self, rank: int, dump: Dump, start_ns: int, made_ns: int, said: set[int]
+        self, rank: int, dump: Dump, start_ns: int, made_ns: int, sent: set[int]
     ) -> Iterator[Event]:
-        # A dump does not say its process: no process has a pid below 0.
+        # A dump does not name its process: no process has a pid below 0.
         pid = -1 - rank
         facts: ProcessFacts = {
             "comm": f"rank {rank}",
@@ -111,30 +111,30 @@ class FlightRecorderCapture:
             if group.ranks and rank not in group.ranks:
                 continue
             if dump.is_cut and not group.calls and not group.called:
-                # Its calls may have been overwritten: that there are none says nothing.
+                # Its calls can have been overwritten, so their absence has no meaning.
                 continue
             for call in group.calls.values():
                 stack = call.stack
-                if stack is not None and stack.identity not in said:
-                    said.add(stack.identity)
+                if stack is not None and stack.identity not in sent:
+                    sent.add(stack.identity)
                     yield UserStack(made_ns, stack.identity, *stack)
             key = CommunicatorKey(start_ns, handle, pid, 0)
             readings.append((key, _communicator(rank, name, group, start_ns)))
         yield Communicators(made_ns, tuple(readings))
 
     def _count_all(self) -> ImportCounts:
-        tally = ImportCounts(source={"tool": _TOOL})
+        counts = ImportCounts(source={"tool": _TOOL})
         for what in ("version", "nccl_version"):
             found = sorted({getattr(dump, what) for dump in self._dumps.values()} - {""})
             if found:
-                tally.source[what.replace("_", " ")] = ", ".join(found[:_MAX_LISTED])
-        tally.source["ranks"] = len(self._dumps)
+                counts.source[what.replace("_", " ")] = ", ".join(found[:_MAX_LISTED])
+        counts.source["ranks"] = len(self._dumps)
         for dump in self._dumps.values():
-            tally.taken["entries"] += dump.entries
-            tally.taken["process groups of ranks"] += len(dump.groups)
-            tally.rejected += dump.rejected
-        tally.notes += self._notes()
-        return tally
+            counts.taken["entries"] += dump.entries
+            counts.taken["process groups of ranks"] += len(dump.groups)
+            counts.rejected += dump.rejected
+        counts.notes += self._notes()
+        return counts
 
     def _notes(self) -> Iterator[str]:
         absent = [rank for rank in range(self._size) if rank not in self._dumps]
@@ -189,7 +189,7 @@ def _read(path: Path) -> tuple[int, Dump]:
 
 
 def _rank(path: Path, dump: Dump) -> int | None:
-    """Return the rank in the job: who sends says so, else it is the file's name."""
+    """Return the rank in the job, from a send or receive, else from the file's name."""
     for name, own in dump.group_ranks.items():
         ranks = dump.groups[name].ranks
         if len(own) == 1 and (place := min(own)) < len(ranks):

@@ -3,9 +3,9 @@
 # What is kept of a group
 # -----------------------
 #
-# A dump has the last thousands of collectives of all groups of a rank. What tells ranks apart lies
-# where one of them stopped: behind the last collective that is done. Of what is done, the last
-# DONE_KEPT are kept, of what is not the first PENDING_KEPT and the last: as many as are compared.
+# A dump has the last thousands of collectives of all groups of a rank. Ranks differ after the last
+# collective that is done. Of collectives that are done, the last DONE_KEPT are kept; of pending
+# ones, the first PENDING_KEPT and the last. No more are compared.
 
 import re
 from collections import Counter
@@ -92,13 +92,13 @@ class ProcessGroup:
 @dataclass(slots=True)
 class Dump:
     """
-    What one file says.
+    The content of one file.
 
     Attributes:
-        group_ranks: Ranks in groups that sends and receives say the file to be of, by group.
+        group_ranks: Ranks of the file by group, according to its sends and receives.
         is_cut: Whether older entries were overwritten.
-        last_unix_ns: The latest time in it, and not before what timed out did so.
-        timeout_unix_ns: When what is pending times out, which is what most dumps are made for; 0: nothing is.
+        last_unix_ns: The latest time in it, at least the time of the timeout.
+        timeout_unix_ns: When pending collectives time out, the reason for most dumps; 0: none.
     """
 
     version: str = ""
@@ -119,12 +119,12 @@ def read_dump(path: Path) -> Dump:
     Read a dump, a pickle or JSON.
 
     Raises:
-        UnreadableError: It is none, is cut, or is too large.
+        UnreadableError: It is not a dump, is cut, or is too large.
         OSError: It cannot be read.
     """
     file_unix_ns = check_file(path, MAX_FILE_BYTES)
     with path.open("rb") as stream:
-        # It may grow meanwhile.
+        # The file can grow.
         data = stream.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise UnreadableError(f"it has more than {MAX_FILE_BYTES:,} bytes")
@@ -175,11 +175,14 @@ class _Reader:
             return
         if type(config) is not dict or len(config) > MAX_GROUPS:
             raise UnreadableError(f"groups: expected a dictionary of at most {MAX_GROUPS:,}")
-        for key, said in config.items():
-            if type(said) is not dict:
+        for key, group in config.items():
+            if type(group) is not dict:
                 self._dump.rejected["groups that are no dictionary"] += 1
                 continue
-            yield _text(key), ProcessGroup(_name(said.get("name"), said.get("desc")), _ranks(said))
+            yield (
+                _text(key),
+                ProcessGroup(_name(group.get("name"), group.get("desc")), _ranks(group)),
+            )
 
     def _take(self, entry: object, oldest: dict[str, int]) -> None:
         if type(entry) is not dict:
@@ -247,8 +250,8 @@ class _Reader:
         group.calls[number] = call
 
     def _group(self, entry: Mapping[str, Any]) -> tuple[str, ProcessGroup]:
-        said, number = entry.get("process_group"), entry.get("pg_id")
-        pair = said if isinstance(said, list | tuple) and len(said) == 2 else (said, "")  # noqa: PLR2004 -- name and purpose
+        given, number = entry.get("process_group"), entry.get("pg_id")
+        pair = given if isinstance(given, list | tuple) and len(given) == 2 else (given, "")  # noqa: PLR2004 -- name and purpose
         key = pair[0] if type(pair[0]) is str else str(_integer(number))
         key = _text(key)
         groups = self._dump.groups
@@ -262,7 +265,7 @@ class _Reader:
         return key, group
 
     def _settle(self) -> None:
-        """Say of each group how far it is, from its calls and from what PyTorch counted."""
+        """Set the progress of each group, from its calls and from PyTorch's counts."""
         for group in self._dump.groups.values():
             done = [call for call in group.calls.values() if call.is_done]
             group.called = max(group.calls, default=0)
@@ -273,13 +276,13 @@ class _Reader:
                     group.waited_ns += call.done_unix_ns - call.created_unix_ns
                     group.completed_unix_ns = max(group.completed_unix_ns, call.done_unix_ns)
         status = self._body.get("pg_status")
-        for number, said in status.items() if type(status) is dict else ():
+        for number, state in status.items() if type(status) is dict else ():
             found = self._dump.groups.get(self._numbers.get(number, ""))
             # Its numbers are of collectives alone only where there is nothing else.
-            if found is None or found.has_point_to_point or type(said) is not dict:
+            if found is None or found.has_point_to_point or type(state) is not dict:
                 continue
-            found.called = max(found.called, _integer(said.get("last_enqueued_collective")))
-            completed = _integer(said.get("last_completed_collective"))
+            found.called = max(found.called, _integer(state.get("last_enqueued_collective")))
+            completed = _integer(state.get("last_completed_collective"))
             found.completed = min(max(found.completed, completed), found.called)
 
     def _stack(self, frames: object) -> MergedStack | None:
@@ -296,16 +299,20 @@ class _Reader:
             self._stacks[found] = stack
         return stack
 
-    def _frame(self, said: object) -> Frame:
-        known = self._frames.get(id(said))
+    def _frame(self, frame_dict: object) -> Frame:
+        known = self._frames.get(id(frame_dict))
         if known is not None:
             return known
-        if type(said) is not dict:
+        if type(frame_dict) is not dict:
             raise ValueError("stack")
-        file, function, line = said.get("filename"), said.get("name"), said.get("line")
+        file, function, line = (
+            frame_dict.get("filename"),
+            frame_dict.get("name"),
+            frame_dict.get("line"),
+        )
         if type(file) is not str or type(function) is not str or type(line) is not int:
             raise ValueError("stack")
-        frame = self._frames[id(said)] = frame_of(file, line, function)
+        frame = self._frames[id(frame_dict)] = frame_of(file, line, function)
         return frame
 
 
@@ -320,14 +327,14 @@ def _shorten(group: ProcessGroup) -> None:
 
 
 def _shorten_splits(group: ProcessGroup) -> None:
-    """Let go of what calls exchange with each rank, but of the first ones that are not done."""
-    room = MAX_SPLITS_KEPT
+    """Drop the amounts that calls exchange with each rank, except for the first pending calls."""
+    left = MAX_SPLITS_KEPT
     for number, call in group.calls.items():
         size = len(call.sends) + len(call.receives)
-        if number <= group.completed or size > room:
+        if number <= group.completed or size > left:
             group.calls[number] = call._replace(sends=(), receives=())
         else:
-            room -= size
+            left -= size
 
 
 def _parse(data: bytes) -> object:
@@ -339,8 +346,8 @@ def _parse(data: bytes) -> object:
         raise UnreadableError(str(error), error.at) from None
 
 
-def _ranks(said: Mapping[str, Any]) -> tuple[int, ...]:
-    ranks = said.get("ranks")
+def _ranks(group: Mapping[str, Any]) -> tuple[int, ...]:
+    ranks = group.get("ranks")
     if type(ranks) is str:
         # A text such as "[0, 1, 2]".
         found = [int(one) for one in _NUMBERS.findall(ranks[:_MAX_RANKS_TEXT])]
@@ -352,15 +359,15 @@ def _ranks(said: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _integer(value: object) -> int:
-    """Return a number, also one that is written as text; 0: there is none."""
+    """Return a number, also one that is written as text; 0: none."""
     if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
     return value if type(value) is int and 0 <= value <= _MOST else 0
 
 
 def _name(name: object, description: object) -> str:
-    said = _text(description)
-    return f"{_text(name)} ({said})" if said and said != "undefined" else _text(name)
+    purpose = _text(description)
+    return f"{_text(name)} ({purpose})" if purpose and purpose != "undefined" else _text(name)
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What an entry of a Flight Recorder asked for, in NCCL's terms."""
+"""Arguments of the call of an entry of a Flight Recorder, in NCCL's terms."""
 
 import re
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ _OPERATIONS: Final = (
     ("send", wire.COLLECTIVE_SEND),
     ("recv", wire.COLLECTIVE_RECEIVE),
 )
-# NCCL counts what each rank gets in these, and what it gives in all others.
+# NCCL counts a rank's output in these, and its input in all others.
 _COUNTS_OUTPUT: Final = frozenset(
     {wire.COLLECTIVE_REDUCE_SCATTER, wire.COLLECTIVE_SCATTER, wire.COLLECTIVE_RECEIVE}
 )
 _POINT_TO_POINT: Final = frozenset({wire.COLLECTIVE_SEND, wire.COLLECTIVE_RECEIVE})
-# By PyTorch's name: the number that NCCL has for it, and its size in bytes.
+# NCCL's number and size in bytes, by PyTorch's name.
 _DATATYPES: Final[Mapping[str, tuple[int, int]]] = {
     "Char": (0, 1),
     "Byte": (1, 1),
@@ -53,15 +53,15 @@ _PEERS = re.compile(r"(?:send (\d{1,9})->\d{1,9}|recv (\d{1,9})<-\d{1,9})\Z")
 
 class CollectiveRequest(NamedTuple):
     """
-    What one entry asked for.
+    Arguments of one call.
 
     Attributes:
-        signature: What all ranks have to ask for alike.
-        size_bytes: Of what it gives, or gets.
-        group_rank: The rank of who asked, which sends and receives name; -1: not said.
-        sends: Of an exchange of different amounts, see ``Collective``.
-        receives: The same.
-        is_whole: Whether it stands for all that was called at once.
+        signature: Arguments that must be equal on all ranks.
+        size_bytes: Of its input or output.
+        group_rank: The rank of the caller, in sends and receives; -1: unknown.
+        sends: Elements per rank, see ``QueuedCollective``.
+        receives: Elements per rank, see ``QueuedCollective``.
+        is_whole: Whether it stands for all calls of a group.
     """
 
     signature: Signature
@@ -79,10 +79,10 @@ class CollectiveRequest(NamedTuple):
 
 def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
     """
-    Return what an entry asked for.
+    Return the arguments of an entry's call.
 
     Raises:
-        ValueError: Its name is no text, or its sizes are no sizes.
+        ValueError: The name is not a text, or sizes are not numbers.
     """
     name = entry.get("profiling_name")
     if type(name) is not str:
@@ -94,7 +94,7 @@ def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
     elements = _elements(entry.get(f"{side}_sizes"))
     datatype, width = _DATATYPES.get(_first(entry.get(f"{side}_dtypes")), (_NO_DATATYPE, 0))
     peers = _PEERS.search(name)
-    # Ranks may give each other different amounts, so these say nothing of who is wrong.
+    # Ranks can exchange different amounts, so these do not have to be equal.
     is_uneven = operation == wire.COLLECTIVE_ALL_TO_ALL or plain.endswith(("gatherv", "scatterv"))
     is_exchange = operation == wire.COLLECTIVE_ALL_TO_ALL
     return CollectiveRequest(
@@ -108,7 +108,7 @@ def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
 
 
 def _exchanged(entry: Mapping[str, Any], side: str) -> tuple[int, ...]:
-    """Return how many elements a rank exchanges with each other one, or one number for all of them."""
+    """Return the elements that a rank exchanges with each other one, or their sum."""
     sizes = entry.get(f"{side}_sizes")
     if type(sizes) is not list or not sizes:
         return ()

@@ -1,7 +1,7 @@
 """
 The databases that ``nsys export --type sqlite`` makes of a report of Nsight Systems.
 
-Some facts about them, as the tables do not say them:
+Facts that are not in the tables:
 
 - Times are nanoseconds after the start of the session, whose Unix time is ``utcEpochNs`` of
   ``TARGET_INFO_SESSION_START_TIME``. They may be negative.
@@ -9,7 +9,7 @@ Some facts about them, as the tables do not say them:
   for the thread; ``globalPid`` is the same without a thread. Correlations are unique in a process.
 - Names are numbers of rows of ``StringIds``. Those of the runtime end with its version
   (``cudaLaunchKernel_v7000``).
-- A table of which there was nothing to be written may be missing, and there are no indexes.
+- A table without rows can be missing, and indexes are missing.
 - Operators of PyTorch are ranges of NVTX (``torch.autograd.profiler.emit_nvtx``) whose text goes on
   after the name: ``aten::mm, seq = 3, op_id = 5, sizes = [[4, 8], [8, 2]]``.
 

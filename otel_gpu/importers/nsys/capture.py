@@ -32,7 +32,7 @@ _MAX_DEVICES = 256
 _FIRST_UNIX_NS = 10**18
 _LAST_UNIX_NS = 4 * 10**18
 _MAX_UNSIGNED = 1 << 62
-# What a reader would miss; of these there are other figures, or none.
+# Tables that are not imported, and what a reader misses.
 _UNREAD: Final = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "synchronizations, which are calls too",
     "OSRT_API": "calls of the operating system's libraries",
@@ -57,7 +57,7 @@ def open_capture(path: Path, config: Config) -> Iterator["NsysCapture"]:
     Open an export; see ``importers.open_capture``.
 
     Raises:
-        RecordingError: It cannot be read, is none, or says nothing of devices.
+        RecordingError: It cannot be read, is not an export, or has no table of devices.
     """
     with SqliteSource(path) as source:
         columns = source.tables()
@@ -76,7 +76,7 @@ class NsysCapture:
     def __init__(self, path: Path, tables: Tables, source: SqliteSource, config: Config) -> None:
         self._path, self._tables, self._source = path, tables, source
         self._layout = layout_description(config)
-        self.tally = ImportCounts(
+        self.counts = ImportCounts(
             source=self._described(),
             left_out=tables.left_out,
             rejected=tables.rejected,
@@ -98,7 +98,11 @@ class NsysCapture:
             raise RecordingError(f"{self._path}: its tables of devices and calls are empty")
         start_ns, end_ns = _extent(parts)
         base_unix_ns, is_dated = self._base_unix_ns(end_ns)
-        info: CaptureFacts = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+        info: CaptureFacts = {
+            "layout": self._layout,
+            "mode": "import",
+            "source": self.counts.source,
+        }
         yield Capture(base_unix_ns + start_ns, info)
         yield Clock(base_unix_ns + start_ns, base_unix_ns + start_ns)
         programs = dict(tables.select("PROCESSES", "pid", "name"))
@@ -136,46 +140,46 @@ class NsysCapture:
         using = [part for part in parts if len(part.activities)]
         for part in parts:
             if using and part not in using:
-                self.tally.left_out["rows of processes without device activity"] += len(part.host)
+                self.counts.left_out["rows of processes without device activity"] += len(part.host)
         return using or parts[:1]
 
     def _count(self) -> None:
-        tables, tally = self._tables, self.tally
+        tables, counts = self._tables, self.counts
         kinds: Counter[int] = Counter()
         for part in tables.parts.values():
-            tally.taken["activities of devices"] += len(part.activities)
+            counts.taken["activities of devices"] += len(part.activities)
             kinds.update(part.host.kinds)
         for kind in HostWork:
-            tally.taken[HOST_WORK[kind]] += kinds[kind]
+            counts.taken[HOST_WORK[kind]] += kinds[kind]
         for table, what in _UNREAD.items():
             if table in tables.columns:
                 rows = next(self._source.rows(f'SELECT count(*) FROM "{table}"'))[0]
-                tally.left_out[what] += rows
+                counts.left_out[what] += rows
                 if rows and "PAGE_FAULT" in table:
-                    tally.notes.append(
+                    counts.notes.append(
                         f"What waited for {what} is not known, of which there are {rows:,}."
                     )
-        tally.notes += [text for table, text in _WITHOUT.items() if table not in tables.columns]
+        counts.notes += [text for table, text in _WITHOUT.items() if table not in tables.columns]
 
     def _base_unix_ns(self, end_ns: int) -> tuple[int, bool]:
-        """Return the Unix time of time 0, and whether the export says it."""
+        """Return the Unix time of time 0, and whether the export contains it."""
         for (unix_ns,) in self._tables.select(_SESSION, "utcEpochNs"):
             if type(unix_ns) is int and _FIRST_UNIX_NS < unix_ns < _LAST_UNIX_NS:
                 return unix_ns + self._tables.origin_ns, True
-        self.tally.notes.append(
+        self.counts.notes.append(
             f"{self._path.name} does not say when it was made: its last event is taken to be of "
             "the time of the file."
         )
         return max(0, self._path.stat().st_mtime_ns - end_ns), False
 
     def _described(self) -> dict[str, Scalar]:
-        said = dict(self._tables.select("META_DATA_EXPORT", "name", "value"))
+        facts = dict(self._tables.select("META_DATA_EXPORT", "name", "value"))
         found: dict[str, Scalar] = {"tool": _TOOL}
         for name, key in (
             ("EXPORT_PRODUCT_VERSION", "version"),
             ("EXPORT_SCHEMA_VERSION", "schema"),
         ):
-            if text := _text(said.get(name)):
+            if text := _text(facts.get(name)):
                 found[key] = text
         return found
 

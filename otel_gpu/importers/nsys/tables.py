@@ -49,7 +49,7 @@ _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Manage
 
 
 class ProcessTables:
-    """What one process did; ``key`` is what the export calls it, without a thread."""
+    """Rows of one process; ``key`` is its id in the export, without a thread."""
 
     def __init__(self, key: int) -> None:
         self.key = key
@@ -60,7 +60,7 @@ class ProcessTables:
 
     @property
     def pid(self) -> int:
-        """The number of the process; 0: the export does not say it."""
+        """The number of the process; 0: unknown."""
         return self.key & _NUMBER
 
 
@@ -70,9 +70,9 @@ class Tables:
 
     Attributes:
         parts: By key.
-        origin_ns: What all times are after: no row is before it.
-        left_out: Rows that say something which has no place here, by what they are.
-        rejected: Rows that make no sense, by reason.
+        origin_ns: Time 0 of all columns: no row is earlier.
+        left_out: Rows that have no counterpart here, by name.
+        rejected: Invalid rows, by reason.
     """
 
     def __init__(self, source: SqliteSource, columns: Mapping[str, frozenset[str]]) -> None:
@@ -86,7 +86,7 @@ class Tables:
         self._strings = dict(self._read_strings())
         self._numbers: dict[int, int] = {}
         self.origin_ns = min(0, *(self._first_ns(name) for name in _TIMED))
-        # Where kernels do not say whose they are, there is one process.
+        # If kernels do not name their process, there is only one.
         self._has_processes = any(
             "globalPid" in columns.get(name, ()) for name in DEVICE_TABLES if name in columns
         )
@@ -199,12 +199,12 @@ class Tables:
             if end is None:
                 self.left_out["ranges of NVTX that did not end"] += 1
                 continue
-            said = text if isinstance(text, str) else self.text(number)
+            name = text if isinstance(text, str) else self.text(number)
             work, shape = HostWork.ANNOTATION, 0
-            if found := _OPERATOR.match(said):
-                work, said = HostWork.OPERATION, found[1]
+            if found := _OPERATOR.match(name):
+                work, name = HostWork.OPERATION, found[1]
                 shape = self.shapes.number(found[2]) if found[2] else 0
-            self._add_host(work, start, end, thread, self.names.number(said), 0, shape)
+            self._add_host(work, start, end, thread, self.names.number(name), 0, shape)
 
     def _read_overhead(self, table: str) -> None:
         for start, end, thread in self.select(table, "start", "end", "globalTid"):

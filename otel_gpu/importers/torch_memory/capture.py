@@ -31,10 +31,10 @@ def open_capture(
     """
     Read a snapshot; see ``importers.open_capture``.
 
-    ``device_bytes`` is the memory of a device, which snapshots do not say; 0: not known.
+    ``device_bytes`` is the memory of a device, which snapshots do not contain; 0: unknown.
 
     Raises:
-        RecordingError: It cannot be read, is too large, or is no snapshot.
+        RecordingError: It cannot be read, is too large, or is not a snapshot.
     """
     yield SnapshotCapture(path, config, device_bytes)
 
@@ -59,7 +59,7 @@ class SnapshotCapture:
             ) from None
         except OSError as error:
             raise RecordingError(f"{path}: {error.strerror}") from error
-        self.tally = self._count_all()
+        self.counts = self._count_all()
 
     def events(self) -> Iterator[Event]:
         """Yield the memory of each device; see ``importers.ForeignCapture``."""
@@ -72,8 +72,12 @@ class SnapshotCapture:
         start_ns = min(times, default=self._file_unix_ns)
         end_ns = max(times, default=self._file_unix_ns)
         if not times:
-            self.tally.notes.append("The file says no times: that of the file stands for them.")
-        info: CaptureFacts = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+            self.counts.notes.append("The file says no times: that of the file stands for them.")
+        info: CaptureFacts = {
+            "layout": self._layout,
+            "mode": "import",
+            "source": self.counts.source,
+        }
         yield Capture(start_ns, info)
         yield Clock(start_ns, start_ns)
         stacks = self._shapes.stacks()
@@ -127,7 +131,7 @@ class SnapshotCapture:
             count = trace.count(EVENT)
             if count + trace.count(OTHER_EVENT) != len(trace):
                 raise UnreadableError("a trace with something other than events")
-            # A list that is there twice says the same of two devices.
+            # The same list would otherwise count for two devices.
             trace.clear()
             yield device, operations.part(at, at + count)
             at += count

@@ -1,5 +1,5 @@
 """
-The kinds of dictionaries in a snapshot, and what becomes of each when it is filled.
+The kinds of dictionaries in a snapshot, and the replacement of each.
 
 A kind is known by its keys, in any order and with others beside them, as versions of PyTorch
 differ. Every value is checked for its type and its range. Events become columns, frames and
@@ -33,7 +33,7 @@ MAX_STACK_FRAMES: Final = 16 << 20
 """Of all stacks together, each counted once."""
 
 _LARGEST = (1 << 62) - 1
-_MAX_SAID = 50
+_MAX_QUOTED = 50
 _MAX_NAMES = 50
 _MAX_NUMBER = (1 << 31) - 1
 
@@ -79,7 +79,7 @@ class Event:
 
 
 class BlockHistory(NamedTuple):
-    """What torch 2.0 says of a block: what was asked for, and where."""
+    """A block's requested size and stack, as torch 2.0 writes them."""
 
     requested_bytes: int
     stack: int
@@ -87,7 +87,7 @@ class BlockHistory(NamedTuple):
 
 EVENT: Final = Event()
 OTHER_EVENT: Final = Event()
-"""One that says nothing of memory, such as an annotation."""
+"""An event that is not about memory, such as an annotation."""
 
 _FRAMES = frozenset({FrameNumber})
 _EMPTY = StackNumber(NO_STACK)
@@ -99,7 +99,7 @@ class Shapes:
 
     Attributes:
         operations: Those of all devices, one after the other.
-        left_out: Events that say nothing of memory, by their action.
+        left_out: Events that are not about memory, by action.
         frames: By number.
     """
 
@@ -155,7 +155,7 @@ class Shapes:
             action = actions.get(name)
             if action is None:
                 is_new = len(self.left_out) < _MAX_NAMES
-                self.left_out[f"event {clean(name)[:_MAX_SAID]}" if is_new else "event"] += 1
+                self.left_out[f"event {clean(name)[:_MAX_QUOTED]}" if is_new else "event"] += 1
                 return OTHER_EVENT, False
             if action == out_of_memory:
                 free, pool = get_free(values)
@@ -163,9 +163,9 @@ class Shapes:
                 if pool is not None and (asked := _pool(pool)) != SHARED:
                     columns.pools[len(add_to)] = asked
             if type(size) is not int or not 0 <= size <= _LARGEST:
-                raise UnreadableError(f"an event {name} with a size of {_said(size)}")
+                raise UnreadableError(f"an event {name} with a size of {_quoted(size)}")
             if type(address) is not int or not 0 <= address <= _LARGEST:
-                raise UnreadableError(f"an event {name} with an address of {_said(address)}")
+                raise UnreadableError(f"an event {name} with an address of {_quoted(address)}")
             if len(add_to) >= MAX_EVENTS:
                 raise UnreadableError(f"more than {MAX_EVENTS:,} events")
             stack = frames if type(frames) is StackNumber else self._stack(frames)
@@ -227,7 +227,7 @@ class Shapes:
             self._count()
             size, state, address, requested, frames, history = get(values)
             if type(state) is not str or state not in _STATES:
-                raise UnreadableError(f"a block whose state is {_said(state)}")
+                raise UnreadableError(f"a block whose state is {_quoted(state)}")
             size = _size("size of a block", size)
             if requested is not None:
                 requested = _size("requested size of a block", requested)
@@ -311,7 +311,7 @@ class Shapes:
 
 
 def _keep(_items: list[Any], _value: object) -> None:
-    """There is no memo yet."""
+    """Nothing, until ``bind`` is called."""
 
 
 def _getter(keys: tuple[str, ...], *names: str) -> Callable[[list[Any]], Any]:
@@ -319,16 +319,16 @@ def _getter(keys: tuple[str, ...], *names: str) -> Callable[[list[Any]], Any]:
     return itemgetter(*(keys.index(name) if name in keys else -1 for name in names))
 
 
-def _said(value: object) -> str:
-    # Of a container from a stranger nothing is said: it may refer to itself.
+def _quoted(value: object) -> str:
+    # An untrusted container is not quoted: it can refer to itself.
     is_number = type(value) in (int, float, bool, type(None))
-    is_short = is_number or (type(value) is str and len(value) < _MAX_SAID)
+    is_short = is_number or (type(value) is str and len(value) < _MAX_QUOTED)
     return repr(value) if is_short else f"something that is {type(value).__name__}"
 
 
 def _size(what: str, value: object) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise UnreadableError(f"{what} is {_said(value)}")
+        raise UnreadableError(f"{what} is {_quoted(value)}")
     return value
 
 
@@ -337,7 +337,7 @@ def _integer(what: str, value: object) -> int:
         return 0
     # Streams are addresses, or small and negative.
     if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
-        raise UnreadableError(f"{what} is {_said(value)}")
+        raise UnreadableError(f"{what} is {_quoted(value)}")
     return value
 
 

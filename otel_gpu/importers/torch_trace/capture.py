@@ -47,7 +47,7 @@ class TraceCapture:
     def __init__(self, paths: list[Path], config: Config) -> None:
         self._paths = paths
         self._layout = layout_description(config)
-        self.tally = ImportCounts(source={"tool": _TOOL})
+        self.counts = ImportCounts(source={"tool": _TOOL})
 
     def events(self) -> Iterator[Event]:
         """Yield each trace; see ``importers.ForeignCapture``."""
@@ -57,12 +57,12 @@ class TraceCapture:
                 info: CaptureFacts = {
                     "layout": self._layout,
                     "mode": "import",
-                    "source": self.tally.source,
+                    "source": self.counts.source,
                 }
                 yield Capture(start_ns, info)
                 yield Clock(start_ns, start_ns)
             yield read
-        self.tally.source["traces"] = len(self._paths)
+        self.counts.source["traces"] = len(self._paths)
 
     def _read(self, path: Path) -> tuple[DeviceRead, int]:
         """Return a trace, and when its first event began, of the Unix clock."""
@@ -88,7 +88,7 @@ class TraceCapture:
         if not trace.is_dated:
             base_unix_ns = text.modified_unix_ns - end_ns
             trace = trace._replace(base_unix_ns=base_unix_ns)
-            self.tally.notes.append(
+            self.counts.notes.append(
                 f"{trace.source} does not say when it was made: its last event is taken to be of "
                 "the time of the file."
             )
@@ -96,15 +96,15 @@ class TraceCapture:
         return DeviceRead(base_ns + end_ns, trace), base_ns + start_ns
 
     def _count(self, rows: Rows, rejected: Counter[str]) -> None:
-        taken = self.tally.taken
+        taken = self.counts.taken
         taken["activities of devices"] += len(rows.activities)
         kinds = rows.host.kinds.tobytes()
         for kind in HostWork:
             taken[HOST_WORK[kind]] += kinds.count(kind)
-        self.tally.left_out += rows.left_out
+        self.counts.left_out += rows.left_out
         if cut := rows.names.left_out + rows.shapes.left_out:
-            self.tally.left_out["names and shapes of events, of which there are too many"] += cut
-        self.tally.rejected += rejected
+            self.counts.left_out["names and shapes of events, of which there are too many"] += cut
+        self.counts.rejected += rejected
 
 
 def _files(path: Path) -> list[Path]:

@@ -32,7 +32,7 @@ _MAX_DEVICE_STEPS = 10_000
 _MAX_DEVICE = 1 << 16
 _MAX_SIZE = 1 << 50
 _MAX_TIME_NS = 1 << 62
-# Longer is no duration but an overflow; traces of ten days do not exist.
+# A longer duration is an overflow: no trace takes ten days.
 _MAX_DURATION_NS = 10 * 86_400 * 10**9
 _NS_PER_US = 1_000
 _MAX_TIME_US, _MAX_DURATION_US = _MAX_TIME_NS // _NS_PER_US, _MAX_DURATION_NS // _NS_PER_US
@@ -60,7 +60,7 @@ _DEVICE: Mapping[str, Work] = {
     "gpu_memset": Work.FILL,
     "memset": Work.FILL,
 }
-# By what the categories of their calls and devices begin with, as Kineto spells them.
+# By prefixes of the categories of their calls and devices in Kineto.
 _OTHER_MAKERS: Mapping[str, str] = {
     "xpu": "Intel XPU",
     "hpu": "Intel Gaudi",
@@ -75,7 +75,7 @@ class Rows:
     The rows of one trace.
 
     Attributes:
-        left_out: Events that say something which has no place here, by what they are.
+        left_out: Events that have no counterpart here, by name.
         rejected: Events that make no sense, or of devices that nothing is known of, by reason.
         has_events: There was an event at all, whether or not it is kept.
     """
@@ -94,9 +94,9 @@ class Rows:
         self._threads: dict[tuple[int, int], int] = {(0, 0): 0}
         self._thread_names: dict[tuple[int, int], str] = {}
         self._collectives: dict[Collective, int] = {UNKNOWN_COLLECTIVE: 0}
-        # What takes the events of a category, as it is spelled.
+        # The handlers of events by category.
         self._takers: dict[Any, Callable[[TraceEvent], None]] = {}
-        # Of shapes and types of operations as they are written, nearly all of which were seen before.
+        # By the text of shapes and types of operations; most texts repeat.
         self._shapes: dict[tuple[bytes, bytes], int] = {}
 
     def take(self, events: Sequence[TraceEvent]) -> None:
@@ -360,7 +360,7 @@ class Rows:
         return number
 
 
-# Flows and marks: how they lie says nothing that correlations do not.
+# Flows and marks repeat the information of correlations.
 _SILENT = frozenset("sftiIC")
 _MAX_KINDS = 100
 # A thread that no event is of.

@@ -1,9 +1,8 @@
 """
-Finds the events in the text of a trace, of which any may be damaged.
+Finds the events in the text of a trace; any event can be damaged.
 
-They are parsed out of a window that slides over the text: as many at once as are strict JSON, and each
-by itself where one of them is not. One that cannot be parsed costs itself only: reading goes on where
-the next begins, and the damage is counted by reason.
+Events are parsed out of a sliding window: many at once if they are strict JSON, else one by one.
+A damaged event is counted by reason, and parsing goes on at the next one.
 """
 
 import json
@@ -22,7 +21,7 @@ MAX_EVENT_CHARACTERS: Final = 1 << 20
 MOST_EVENTS_CHARACTERS: Final = 1 << 16
 
 AT_ONCE_CHARACTERS: Final = 1 << 16
-"""What is parsed at once, at most; what is no strict JSON costs the time of so much text twice."""
+"""The most text that is parsed at once; if it is not strict JSON, it is parsed twice."""
 
 HINT: Final = "write one with torch.profiler.profile(...).export_chrome_trace(FILE)"
 
@@ -45,7 +44,7 @@ _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
 # What a search may have seen the beginning of, at the end of the text; also values behind the events.
 _OVERLAP = 1 << 15
-# Values beside the events, which a stranger's file could have any number of.
+# Values beside the events; an untrusted file can have any number.
 _MAX_KEYS = 256
 
 
@@ -72,7 +71,7 @@ class Scanner:
         Yield the events, one or many at once.
 
         Raises:
-            RecordingError: It is no trace.
+            RecordingError: It is not a trace.
         """
         if self._find_events():
             yield from self._listed()
@@ -102,7 +101,7 @@ class Scanner:
         return max(0, text.rfind(opening[0], at + 1, most)) if opening else 0
 
     def _strict(self, end: int) -> list[TraceEvent] | None:
-        """Take the events up to there; None: they are no strict JSON."""
+        """Take the events up to there; None: they are not strict JSON."""
         last = self._text.rfind("}", self._at, end) + 1
         if self._text[last:end].strip(_BETWEEN):
             return None
@@ -151,7 +150,7 @@ class Scanner:
         return True
 
     def _skip_end(self, at: int) -> bool:
-        """Go to the values behind the events, at the end of the text; False: there is no end of the list."""
+        """Go to the values after the list of events; False: the list does not end."""
         for found in _END.finditer(self._text, max(at, len(self._text) - _OVERLAP)):
             behind = self._text[found.end() :].strip(_BETWEEN)
             try:
@@ -177,7 +176,7 @@ class Scanner:
             at = self._at
 
     def _find_events(self) -> bool:
-        """Go to the first event; False: there is no list of them, only keys."""
+        """Go to the first event; False: there are only keys."""
         self._fill()
         self._at = _between(self._text, 0).end()
         first = self._text[self._at : self._at + 1]
@@ -227,13 +226,13 @@ class Scanner:
         return at >= len(self._text) or self._text[at] in "}]"
 
     def _fill(self, wanted: int = 0) -> bool:
-        """Have so many characters in the text, unless it ends before; False: it had them."""
+        """Read until the text has ``wanted`` characters, or ends; False: it had them."""
         wanted = wanted or MOST_EVENTS_CHARACTERS
         if self._is_whole or len(self._text) - self._at >= wanted:
             return False
         while not self._is_whole and len(self._text) - self._at < wanted:
-            piece = self._source.read()
-            self._is_whole = not piece
-            self._text = self._text[self._at :] + piece
+            part = self._source.read()
+            self._is_whole = not part
+            self._text = self._text[self._at :] + part
             self._at = 0
         return True

@@ -1,4 +1,4 @@
-"""The text of a trace, piece by piece, whether it is compressed or not."""
+"""Reads the text of a trace in chunks, compressed or not."""
 
 import codecs
 import gzip
@@ -10,9 +10,9 @@ from typing import Final, Self
 
 from otel_gpu.errors import RecordingError
 
-# Larger ones are new memory each time, which the kernel has to give: of 100 MB in pieces of 1 MiB that
+# Larger ones are new memory each time, which the kernel has to give: of 100 MB in chunks of 1 MiB that
 # takes as long as half of the parsing.
-PIECE_BYTES: Final = 1 << 18
+CHUNK_BYTES: Final = 1 << 18
 MAX_BYTES: Final = 16 << 30
 """Of the text of one trace, without compression."""
 
@@ -23,10 +23,10 @@ class Text:
     """
     A trace as text; a context manager.
 
-    Bytes that are no UTF-8 become U+FFFD. ``problem`` says why the text ended before the file said so.
+    Bytes that are not UTF-8 become U+FFFD. ``problem`` is the reason for an early end of the text.
 
     Raises:
-        RecordingError: It is no file, or the text is too long.
+        RecordingError: It is not a regular file, or the text is too long.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,14 +55,14 @@ class Text:
         self._stream.close()
 
     def read(self) -> str:
-        """Return the next piece; empty: there is no more."""
+        """Return the next chunk; empty: the end."""
         if self.problem:
             return ""
         parts: list[bytes] = []
-        wanted = PIECE_BYTES
+        wanted = CHUNK_BYTES
         try:
             # What was unpacked before the damage is not lost, as it would be by reading at once.
-            while wanted > 0 and (part := self._stream.read1(PIECE_BYTES)):
+            while wanted > 0 and (part := self._stream.read1(CHUNK_BYTES)):
                 parts.append(part)
                 wanted -= len(part)
         except EOFError:
@@ -72,13 +72,13 @@ class Text:
         except OSError as error:
             raise RecordingError(f"{self._path}: {error.strerror or error}") from error
         # Of one part, which is nearly always all, nothing is copied.
-        piece = b"".join(parts)
-        self._left_bytes -= len(piece)
+        chunk = b"".join(parts)
+        self._left_bytes -= len(chunk)
         if self._left_bytes < 0:
             raise RecordingError(
                 f"{self._path}: it has more than {MAX_BYTES >> 30} GiB of text",
                 hint="profile fewer steps",
             )
-        # A piece may be the first half of a character.
-        text = self._decoder.decode(piece, final=not piece)
-        return text if text or not piece else self.read()
+        # A chunk can end within a character.
+        text = self._decoder.decode(chunk, final=not chunk)
+        return text if text or not chunk else self.read()

@@ -1,5 +1,5 @@
 """
-An event of a trace: what is looked at of it, and nothing else.
+An event of a trace, with the fields that are used.
 
 ``decode`` makes many at once of text that is strict JSON, and no objects of the rest. ``event_of``
 makes one of what a more patient parser understood. Both give the same.
@@ -13,7 +13,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 REFUSALS: Final = (DecodeError, ValueError, RecursionError)
-"""What ``decode`` raises of text that is no strict JSON, or no events."""
+"""Exceptions of ``decode``: the text is not strict JSON, or not events."""
 
 _NAMES = {
     "shape": "Input Dims",
@@ -33,7 +33,7 @@ NO_TEXT: Final = Raw(b"null")
 
 class EventArguments(Struct, gc=False, rename=_NAMES):
     """
-    What some events say; any value may stand in any place, and null is as if nothing stood there.
+    Arguments of events. A field can have any value; null counts as missing.
 
     ``shape`` and ``types`` are their text: few differ, so few have to be parsed.
     """
@@ -58,7 +58,7 @@ class EventArguments(Struct, gc=False, rename=_NAMES):
 
 
 class TraceEvent(Struct, gc=False):
-    """What every event says, likewise; ``ts`` and ``dur`` in microseconds."""
+    """Fields of an event, with any values; ``ts`` and ``dur`` in microseconds."""
 
     ph: Any = None
     cat: Any = None
@@ -76,9 +76,11 @@ decode: Callable[[str], list[TraceEvent]] = Decoder(list[TraceEvent]).decode
 def event_of(parsed: Mapping[str, Any]) -> TraceEvent:
     """Return an event that was parsed as any JSON is."""
     event = TraceEvent(*map(parsed.get, TraceEvent.__struct_encode_fields__))
-    said = parsed.get("args")
-    if type(said) is dict:
-        values: list[Any] = [said.get(name) for name in EventArguments.__struct_encode_fields__]
+    arguments = parsed.get("args")
+    if type(arguments) is dict:
+        values: list[Any] = [
+            arguments.get(name) for name in EventArguments.__struct_encode_fields__
+        ]
         event.args = arguments = EventArguments(*values)
         arguments.shape, arguments.types = _text_of(arguments.shape), _text_of(arguments.types)
     return event

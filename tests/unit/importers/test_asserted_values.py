@@ -30,7 +30,7 @@ def read(name):
     kind = "nsys" if name.endswith(".sqlite") else "torch-trace"
     with open_capture(kind, next(Path(REAL).rglob(name)), Config()) as capture:
         _, _, *found = capture.events()
-    return [one.trace for one in found], capture.tally
+    return [one.trace for one in found], capture.counts
 
 
 def timeline_of(trace, links):

@@ -44,7 +44,7 @@ def read(paths):
     found = {}
     for one in read:
         found.setdefault(one.process.attributes["otel_gpu.rank"], []).append(one)
-    return found, capture.tally
+    return found, capture.counts
 
 
 def read_one(folder, made, form=as_torch):
@@ -316,7 +316,7 @@ def test_a_folder_is_its_dumps(tmp_path):
     (tmp_path / "README").write_text("not a dump")
 
     with open_capture("nccl-flight-recorder", tmp_path, Config()) as capture:
-        assert capture.tally.source["ranks"] == 4
+        assert capture.counts.source["ranks"] == 4
 
 
 def test_a_rank_without_a_dump_is_said(tmp_path):

@@ -43,14 +43,14 @@ def import_all(path):
             open_exports(config, {}, live=False) as exports,
         ):
             blame = pipeline.ExplainStage(config, exports)
-            collector = Collector(Explainer(), rejected=capture.tally.rejected)
+            collector = Collector(Explainer(), rejected=capture.counts.rejected)
             observers = [exports.observe, blame.observe, collector.observe]
             pipeline.process_events(capture.events(), Enricher(), observers)
             blame.close()
-            report = collector.finish(str(path), capture.tally.notes)
+            report = collector.finish(str(path), capture.counts.notes)
             assert exports.shutdown(9)
     to_text(make_document(report))
-    return capture.tally
+    return capture.counts
 
 
 def test_the_original_is_sound(original):

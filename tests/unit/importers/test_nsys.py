@@ -36,7 +36,7 @@ REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 def read(path):
     """All events of an export, and the account of it."""
     with open_capture("nsys", path, Config()) as capture:
-        return list(capture.events()), capture.tally
+        return list(capture.events()), capture.counts
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def explain(path, **choices):
     with open_capture("torch-memory", path, Config(), **choices) as capture:
         collector = Collector(Explainer())
         pipeline.process_events(capture.events(), Enricher(), [collector])
-        return collector.finish(str(path), capture.tally.notes)
+        return collector.finish(str(path), capture.counts.notes)
 
 
 @pytest.fixture

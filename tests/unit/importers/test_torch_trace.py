@@ -31,7 +31,7 @@ def explain(path):
     with open_capture(kind, path, Config()) as capture:
         collector = Collector(Explainer())
         pipeline.process_events(capture.events(), Enricher(), [collector])
-        document = collector.finish(str(path), capture.tally.notes)
+        document = collector.finish(str(path), capture.counts.notes)
     REPORT.validate(json_form.make_document(document))
     return document
 
@@ -43,7 +43,7 @@ def read(tmp_path):
     def of(made, name="trace.json"):
         with open_capture("torch-trace", write(tmp_path / name, made), Config()) as capture:
             *_, found = capture.events()
-            return found.trace, capture.tally
+            return found.trace, capture.counts
 
     return of
 
@@ -223,7 +223,7 @@ def test_what_stands_behind_a_damaged_last_event_is_read(read, monkeypatch, form
     """Whether the window still holds the damage or not; and it is no file that ends early."""
     monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", size)
     monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 4_000)
-    monkeypatch.setattr(text, "PIECE_BYTES", 500)
+    monkeypatch.setattr(text, "CHUNK_BYTES", 500)
     many = [kernel(number, 1, number) for number in range(1, 30)]
     last = host('{"device": "cpu"}(12): run', 1, 30, "python_function", notes=[{"a": 1}] * 400)
     events = json.dumps([*many, last]).replace(r"\"", '"')
@@ -301,7 +301,7 @@ def test_a_folder_holds_the_traces_of_ranks(tmp_path):
         found = [one.trace.rank for one in capture.events() if isinstance(one, DeviceRead)]
 
     assert found == [0, 1, 2]
-    assert capture.tally.taken["activities of devices"] == 6
+    assert capture.counts.taken["activities of devices"] == 6
 
 
 def test_a_folder_without_traces_is_refused(tmp_path):
@@ -335,7 +335,7 @@ def test_a_compressed_file_may_end_early(tmp_path, harm, problem):
         *_, read = capture.events()
 
     assert 0 < len(read.trace.activities) < 3_999
-    assert any(problem in reason for reason in capture.tally.rejected)
+    assert any(problem in reason for reason in capture.counts.rejected)
 
 
 def test_a_bomb_stays_small(tmp_path, monkeypatch):
@@ -381,7 +381,7 @@ def test_a_file_that_is_all_damage_is_given_up(read, monkeypatch):
 @pytest.mark.parametrize("piece", [*range(64, 96), 700, 1_000, 4_000])
 def test_an_event_may_lie_across_pieces(read, monkeypatch, piece):
     """The window slides by any length, and no event is lost or read twice."""
-    monkeypatch.setattr(text, "PIECE_BYTES", piece)
+    monkeypatch.setattr(text, "CHUNK_BYTES", piece)
     monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", 200)
     monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 2_000)
     many = [kernel(number, 1, number) for number in range(1, 100)]
@@ -396,7 +396,7 @@ def test_an_event_may_lie_across_pieces(read, monkeypatch, piece):
 
 def test_an_event_that_is_too_long_is_damage(read, monkeypatch):
     """It is never held; what stands behind it is read."""
-    monkeypatch.setattr(text, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(text, "CHUNK_BYTES", 1_000)
     monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", 500)
     monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 2_000)
     many = [kernel(number, 1, number) for number in range(1, 100)]

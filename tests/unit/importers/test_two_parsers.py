@@ -59,8 +59,8 @@ def read(path):
             "shapes": list(made.shapes),
             "activities": columns(made.activities),
             "host": columns(made.host),
-            "taken": capture.tally.taken,
-            "left_out": capture.tally.left_out,
+            "taken": capture.counts.taken,
+            "left_out": capture.counts.left_out,
         }
 
 
