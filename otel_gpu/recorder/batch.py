@@ -166,7 +166,12 @@ class RowBatch:
                 seqs += (rows[0][0], rows[-1][0])
                 times += (min(ends), max(ends))
         if not seqs:
-            return ChunkExtent(0, 0, 0, 0)
+            return ChunkExtent(first_seq=0, last_seq=0, start_unix_ns=0, end_unix_ns=0)
         # A broken record can have a time that SQLite cannot hold.
         end_unix_ns = min(max(times), MAX_INTEGER)
-        return ChunkExtent(min(seqs), max(seqs), min(*times, end_unix_ns), end_unix_ns)
+        return ChunkExtent(
+            first_seq=min(seqs),
+            last_seq=max(seqs),
+            start_unix_ns=min(*times, end_unix_ns),
+            end_unix_ns=end_unix_ns,
+        )

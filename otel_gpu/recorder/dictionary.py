@@ -72,7 +72,13 @@ class Dictionary:
             return None
         _, _, _, pid, program_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
         attributes = {**_attributes(text), "service.name": service}
-        return Program(pid, program_ktime_ns, comm, start_unix_ns, attributes)
+        return Program(
+            pid=pid,
+            program_ktime_ns=program_ktime_ns,
+            comm=comm,
+            start_unix_ns=start_unix_ns,
+            attributes=attributes,
+        )
 
     def _read_device(self, number: int | None) -> DeviceIdentity | None:
         row = self._one("devices", number)
@@ -110,7 +116,9 @@ class Dictionary:
         program = (process.program_ktime_ns, process.pid)
         key = SeriesKey(*program, status, device, metric, api, copy_kind, nested)
         named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
-        return Series(process, key, named, self.device(cuda_device), NOTHING)
+        return Series(
+            process=process, key=key, api=named, device=self.device(cuda_device), aggregate=NOTHING
+        )
 
     def _read_wait(self, number: int) -> Wait:
         # A time with an unknown wait still counts.
@@ -126,7 +134,7 @@ class Dictionary:
         _, name, layer_name, family = row
         layers = (layer for layer, name in LAYER_NAMES.items() if name == layer_name)
         layer = next(layers, wire.LAYER_DRIVER)
-        return Api(number, name, layer, family_number(family))
+        return Api(number=number, name=name, layer=layer, family=family_number(family))
 
 
 def _functions(document: str) -> tuple[str, ...]:

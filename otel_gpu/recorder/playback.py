@@ -107,10 +107,10 @@ class Playback:
                 dictionary, row, self._parts("memory_holders", row[0])
             ),
             "out_of_memory": lambda row: read_failure(
-                dictionary,
-                self._ids_at(row[0]),
-                row,
-                self._parts("out_of_memory_stacks", row[0]),
+                dictionary=dictionary,
+                ids=self._ids_at(row[0]),
+                row=row,
+                parts=self._parts("out_of_memory_stacks", row[0]),
             ),
             "communicator_readings": self._ranks.read,
             "readings": self._reading,
@@ -163,7 +163,7 @@ class Playback:
     def _early_calls(self) -> Iterator[Row]:
         first, last = self._span.first_seq, self._span.lead_seq - 1
         condition = _EARLY_CALLS.format(allocators=_ALLOCATORS, first=first, last=last)
-        return self._pages.between("calls", first, last, condition)
+        return self._pages.between(table="calls", first=first, last=last, condition=condition)
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
         make = self._handlers[table]
@@ -279,7 +279,13 @@ class Playback:
 
     def _exit(self, row: Row) -> Activity | None:
         process = self._dictionary.process(row[1])
-        return None if process is None else ExitActivity(process, row[2], row[3], bool(row[4]))
+        return (
+            None
+            if process is None
+            else ExitActivity(
+                process=process, end_unix_ns=row[2], exit_code=row[3], is_replaced=bool(row[4])
+            )
+        )
 
     def _ids_at(self, seq: int) -> SpanIds:
         # The span ids of the capture that a row belongs to.
@@ -336,14 +342,14 @@ class Playback:
                 continue
             account = touched[key_of(process)] = self._accounts.find(process)
             time = ThreadTime(
-                process,
-                state,
-                context,
-                read_reason(reason),
-                time_ns,
-                count,
-                ended_ns,
-                self._dictionary.wait(wait),
+                process=process,
+                state=state,
+                context=context,
+                reason=read_reason(reason),
+                time_ns=time_ns,
+                count=count,
+                ended_ns=ended_ns,
+                wait=self._dictionary.wait(wait),
             )
             if known := account.times.get(time.kind):
                 time = time_with(time, known)

@@ -88,17 +88,19 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
     begins = bool(played) and played[0][2] >= first_seq
     lead_seq = first_seq
     if start_unix_ns is not None:
-        lead_seq = _find_lead(pages, first_seq, last_seq, start_unix_ns)
+        lead_seq = _find_lead(
+            pages=pages, first_seq=first_seq, last_seq=last_seq, start_unix_ns=start_unix_ns
+        )
     return Span(
-        first_seq,
-        last_seq,
-        lead_seq,
-        0 if begins else chunk,
-        begin_unix_ns,
-        min([begin_unix_ns, *(row[3] for row in chunks if row[1] > first_seq)]),
-        tuple(played),
-        tuple(row[3] for row in captures[: -len(played)]) if played else (),
-        begins and len(played) == 1 and len(captures) == 1,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        lead_seq=lead_seq,
+        chunk=0 if begins else chunk,
+        chunk_unix_ns=begin_unix_ns,
+        start_unix_ns=min([begin_unix_ns, *(row[3] for row in chunks if row[1] > first_seq)]),
+        captures=tuple(played),
+        left_out=tuple(row[3] for row in captures[: -len(played)]) if played else (),
+        is_whole=begins and len(played) == 1 and len(captures) == 1,
     )
 
 

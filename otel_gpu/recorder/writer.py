@@ -293,7 +293,9 @@ class StoreWriter:
     def _add_trace_rows(self, added: RowChunk, times: tuple[int, int]) -> None:
         last = self._seq + len(added.rows) - 1
         extent = ChunkExtent(self._seq, last, *times)
-        self._batch.add_all(added.table, added.rows, extent, added.text_bytes)
+        self._batch.add_all(
+            table=added.table, rows=added.rows, extent=extent, text_bytes=added.text_bytes
+        )
         self._seq = last + 1
         if self._batch.count >= self._batch_rows or self._batch.bytes >= self._batch_bytes:
             self._unreached_seq = self._reach(self._seq)

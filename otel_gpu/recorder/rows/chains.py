@@ -74,7 +74,10 @@ def cause_rows(seq: int, causes: Sequence[Cause], names: StoredNames) -> Iterato
             ),
         )
         for place, interval in enumerate(cause.evidence[:MAX_CAUSES]):
-            yield "evidence", _evidence_row(seq, number, place, interval, names)
+            yield (
+                "evidence",
+                _evidence_row(seq=seq, cause=number, number=place, interval=interval, names=names),
+            )
         waiting += ((number, inner) for inner in cause.via)
         number += 1
 

@@ -117,14 +117,26 @@ class RankReader:
     def read(self, row: Row) -> CommunicatorActivity | None:
         """Return the reading of a row of ``communicator_readings``; None: it is invalid."""
         _, process, device, unix_ns, handle, generation, *figures = row
-        return self._activity(process, device, unix_ns, (handle % WORDS, generation), figures)
+        return self._activity(
+            process=process,
+            device=device,
+            unix_ns=unix_ns,
+            handle=(handle % WORDS, generation),
+            figures=figures,
+        )
 
     def read_totals(
         self, unix_ns: int, totals: Iterable[Row]
     ) -> Iterator[CommunicatorActivity | None]:
         """Yield the state at a time, from rows of ``communicator_totals``; None for invalid rows."""
         for process, _, handle, generation, device, *figures in totals:
-            yield self._activity(process, device, unix_ns, (handle % WORDS, generation), figures)
+            yield self._activity(
+                process=process,
+                device=device,
+                unix_ns=unix_ns,
+                handle=(handle % WORDS, generation),
+                figures=figures,
+            )
 
     def _activity(
         self,
@@ -155,14 +167,14 @@ class RankReader:
         values = (identity, *numbers[1:], made, recent, title)
         stacks = tuple(self._dictionary.program_stack(one.stack or None) for one in recent)
         return CommunicatorActivity(
-            unix_ns,
-            program,
-            handle,
-            self._dictionary.device(device),
-            Communicator._make(values),
-            tuple(at for _, at in latest),
-            completed_unix_ns,
-            stacks if any(stacks) else (),
+            unix_ns=unix_ns,
+            process=program,
+            handle=handle,
+            device=self._dictionary.device(device),
+            communicator=Communicator._make(values),
+            recent_unix_ns=tuple(at for _, at in latest),
+            completed_unix_ns=completed_unix_ns,
+            stacks=stacks if any(stacks) else (),
         )
 
 

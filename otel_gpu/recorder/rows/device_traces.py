@@ -107,7 +107,9 @@ class TraceRows:
             while at < part.length:
                 end, text_bytes = min(at + most_rows, part.length), 0
                 if part.texts:
-                    end, text_bytes = _within(part.texts, at, end, most_bytes)
+                    end, text_bytes = _within(
+                        rows=part.texts, first=at, end=end, most_bytes=most_bytes
+                    )
                 numbers = range(seq + at, seq + end)
                 rows = list(zip(numbers, repeat(self.seq), *part.cut(at, end), strict=False))
                 yield RowChunk(part.table, rows, text_bytes)
@@ -155,7 +157,7 @@ class TraceRows:
             (tables.ACTIVITIES, _OF_ACTIVITIES, trace.activities),
             (tables.OPERATIONS, _OF_OPERATIONS, trace.host),
         ):
-            yield _of_columns(table, of, columns, referred)
+            yield _of_columns(table=table, of=of, columns=columns, referred=referred)
 
 
 @dataclass
@@ -190,7 +192,12 @@ class _Numbers:
 
 
 def _of_rows(table: str, rows: Sequence[Row]) -> _Part:
-    return _Part(table, len(rows), lambda first, end: zip(*rows[first:end], strict=True), rows)
+    return _Part(
+        table=table,
+        length=len(rows),
+        cut=lambda first, end: zip(*rows[first:end], strict=True),
+        texts=rows,
+    )
 
 
 def _of_columns(
@@ -292,7 +299,12 @@ def read_trace(pages: Pages, row: Row) -> DeviceTraceActivity | None:
         return None
     found = _Read()
     for table in tables.PARTS:
-        rows = pages.between(table.name, seq + 1, min(seq + parts, MAX_INTEGER), f"trace = {seq}")
+        rows = pages.between(
+            table=table.name,
+            first=seq + 1,
+            last=min(seq + parts, MAX_INTEGER),
+            condition=f"trace = {seq}",
+        )
         left = islice(rows, _MOST_ROWS.get(table.name, MAX_PARTS))
         while page := list(islice(left, PAGE_ROWS)):
             found.put(table.name, page)

@@ -137,7 +137,13 @@ def read_blocks(dictionary: Dictionary, row: Row, parts: Iterable[Row]) -> Block
     """Return the reading of a row of ``memory_readings`` and its holders; None: it is invalid."""
     _, process, number, device, unix_ns, *totals = row
     held = ((key, number, figures) for _, _, key, number, *figures in parts)
-    return _blocks(dictionary, (process, number, device), unix_ns, totals, held)
+    return _blocks(
+        dictionary=dictionary,
+        of=(process, number, device),
+        unix_ns=unix_ns,
+        totals=totals,
+        held=held,
+    )
 
 
 def read_totals(
@@ -149,7 +155,13 @@ def read_totals(
         held.setdefault((process, number), []).append((key, stack, figures))
     for process, _, number, device, *totals in devices:
         found = held.pop((process, number), [])
-        yield _blocks(dictionary, (process, number, device), unix_ns, totals, found)
+        yield _blocks(
+            dictionary=dictionary,
+            of=(process, number, device),
+            unix_ns=unix_ns,
+            totals=totals,
+            held=found,
+        )
 
 
 def read_failure(
@@ -194,10 +206,10 @@ def _blocks(
         return None
     find = dictionary.program_stack
     return BlocksActivity(
-        unix_ns,
-        program,
-        number,
-        dictionary.device(device),
-        None if None in totals else MemoryTotals(*totals),
-        tuple((key % WORDS, Holder(*figures), find(stack)) for key, stack, figures in held),
+        unix_ns=unix_ns,
+        process=program,
+        number=number,
+        device=dictionary.device(device),
+        totals=None if None in totals else MemoryTotals(*totals),
+        holders=tuple((key % WORDS, Holder(*figures), find(stack)) for key, stack, figures in held),
     )

@@ -36,7 +36,12 @@ def read_stack(document: str) -> CallStack:
     body = USER_STACK.parse(document.encode())
     frames = tuple(map(Frame._make, body.frames))
     return CallStack(
-        body.stack, frames, body.complete, body.native, body.python, find_place(frames)
+        id=body.stack,
+        frames=frames,
+        complete=body.complete,
+        native=body.native,
+        python=body.python,
+        place=find_place(frames),
     )
 
 

@@ -16,7 +16,7 @@ from otel_gpu.wire.readings import Aggregate
 
 # The largest u64; as a minimum it means that there was no value yet.
 _MOST = (1 << 64) - 1
-NOTHING = Aggregate(0, _MOST, 0, 0, (0,) * wire.MAX_BUCKETS)
+NOTHING = Aggregate(sum=0, min=_MOST, max=0, size_bytes=0, buckets=(0,) * wire.MAX_BUCKETS)
 
 
 def added_row(before: Aggregate | None, now: Aggregate) -> Row:
@@ -28,11 +28,11 @@ def added_row(before: Aggregate | None, now: Aggregate) -> Row:
     added = now
     if before is not None:
         added = Aggregate(
-            now.sum - before.sum,
-            now.min,
-            now.max,
-            now.size_bytes - before.size_bytes,
-            tuple(map(sub, now.buckets, before.buckets)),
+            sum=now.sum - before.sum,
+            min=now.min,
+            max=now.max,
+            size_bytes=now.size_bytes - before.size_bytes,
+            buckets=tuple(map(sub, now.buckets, before.buckets)),
         )
         if min(added.sum, added.size_bytes, *added.buckets) < 0:
             before, added = None, now
@@ -68,7 +68,9 @@ def read_aggregate(
             raise ValueError("no such bucket")
         counts[int(number[:4])] = count
     least = _MOST if least is None else least
-    return Aggregate(total, least, most or 0, size_bytes, tuple(counts))
+    return Aggregate(
+        sum=total, min=least, max=most or 0, size_bytes=size_bytes, buckets=tuple(counts)
+    )
 
 
 def bounded(aggregate: Aggregate) -> Aggregate:
@@ -78,7 +80,9 @@ def bounded(aggregate: Aggregate) -> Aggregate:
     if min(counts) >= 0 and max(counts) <= _MOST:
         return aggregate
     total, size_bytes = map(_bounded, (total, size_bytes))
-    return Aggregate(total, least, most, size_bytes, tuple(map(_bounded, buckets)))
+    return Aggregate(
+        sum=total, min=least, max=most, size_bytes=size_bytes, buckets=tuple(map(_bounded, buckets))
+    )
 
 
 def _to_json(buckets: tuple[int, ...]) -> str:

@@ -27,7 +27,14 @@ def read_wait(columns: Sequence[Any]) -> Wait:
     """Return the wait of these columns; an invalid resource becomes None."""
     api, *found, end_state, end_reason, resource = columns
     who, end = _read_who(*found[:3]), _read_who(*found[3:])
-    return Wait(api, who, end, end_state, read_reason(end_reason), read_resource(resource))
+    return Wait(
+        api=api,
+        who=who,
+        end=end,
+        end_state=end_state,
+        end_reason=read_reason(end_reason),
+        resource=read_resource(resource),
+    )
 
 
 def _read_who(pid: int | None, tid: int | None, comm: str | None) -> Culprit | None:

@@ -30,8 +30,8 @@ MAX_DURATION_NS = 10 * 86_400 * 10**9
 _TIME = ColumnKind("INTEGER", 0, MAX_TIME_NS)
 _DURATION = ColumnKind("INTEGER", 0, MAX_DURATION_NS)
 _TRACE = Column("trace", U64, "see device_traces.seq", refers_to="device_traces")
-_STARTED = Column("start_ns", _TIME, "start, after base_unix_ns of its trace", "ns")
-_TOOK = Column("duration_ns", _DURATION, "duration", "ns")
+_STARTED = Column("start_ns", _TIME, "start, after base_unix_ns of its trace", unit="ns")
+_TOOK = Column("duration_ns", _DURATION, "duration", unit="ns")
 _NAME = Column(
     "name", U64, "name; see device_names. NULL: unknown", is_nullable=True, refers_to="device_names"
 )
@@ -48,7 +48,7 @@ def _kinds(work: type[Work | HostWork]) -> tuple[ColumnKind, str]:
 
 
 def _ns(name: str, meaning: str, kind: ColumnKind = U64, *, is_nullable: bool = False) -> Column:
-    return Column(name, kind, meaning, "ns", is_nullable=is_nullable)
+    return Column(name, kind, meaning, unit="ns", is_nullable=is_nullable)
 
 
 ACTIVITIES, OPERATIONS = "device_activities", "host_operations"
@@ -82,7 +82,7 @@ PARTS: tuple[Table, ...] = (
         Column("name", TEXT, "name"),
         Column("process_group", TEXT, "ranks of the collective; empty: unknown"),
         Column("sequence", S64, "number of the collective in its group; -1: unknown"),
-        Column("size_bytes", U64, "bytes moved; 0: unknown", "bytes"),
+        Column("size_bytes", U64, "bytes moved; 0: unknown", unit="bytes"),
         Column("ranks", U64, "number of ranks; 0: unknown"),
     ),
     Table(
@@ -92,7 +92,7 @@ PARTS: tuple[Table, ...] = (
         Column("name", TEXT, "model; empty: unknown"),
         Column("compute", U64, "compute capability, such as 80 for 8.0; 0: unknown"),
         Column("processors", U64, "number of multiprocessors; 0: unknown"),
-        Column("memory_bytes", U64, "what it has; 0: not known", "bytes"),
+        Column("memory_bytes", U64, "what it has; 0: not known", unit="bytes"),
     ),
     Table(
         MARKS,
@@ -106,7 +106,7 @@ PARTS: tuple[Table, ...] = (
         *(SEQ, _TRACE, Column("kind", *_kinds(Work)), _DEVICE),
         Column("stream", S64, "stream; -1: unknown"),
         *(_STARTED, _TOOK, _NAME, _CORRELATION),
-        Column("size_bytes", U64, "bytes of copies and fills; 0: unknown", "bytes"),
+        Column("size_bytes", U64, "bytes of copies and fills; 0: unknown", unit="bytes"),
         Column(
             "collective",
             U64,
@@ -164,7 +164,7 @@ FOUND: tuple[Table, ...] = (
         *_PHASES,
         _ns("communication_ns", "all time in which it communicated"),
         _ns("copy_ns", "all time in which it copied"),
-        Column("steps", U32, "number of steps", "{step}"),
+        Column("steps", U32, "number of steps", unit="{step}"),
         Column("verdict", TEXT, "what bounds the program"),
         Column(
             "useful",
@@ -202,7 +202,11 @@ DEVICE_NUMBERED: tuple[Table, ...] = (
         Column("source", TEXT, "name of the file"),
         Column("tool", TEXT, "tool that recorded it"),
         Column(
-            "base_unix_ns", U64, "origin of its times, in Unix time", "ns", clock=ColumnClock.UNIX
+            "base_unix_ns",
+            U64,
+            "origin of its times, in Unix time",
+            unit="ns",
+            clock=ColumnClock.UNIX,
         ),
         Column("dated", U8, "0: the file does not contain it, and its modification time was used"),
         Column("rank", U64, "rank of the process in its run. NULL: unknown", is_nullable=True),
@@ -214,7 +218,7 @@ DEVICE_NUMBERED: tuple[Table, ...] = (
         Column("has_shapes", U8, "1: shapes of inputs were recorded"),
         _ns("overhead_ns", "time that the recording itself took, as the tool reports it"),
         Column("rejected", JSON, "unreadable parts of the file: a JSON object of counts"),
-        Column("parts", U64, "number of its rows, which follow this one", "{row}"),
+        Column("parts", U64, "number of its rows, which follow this one", unit="{row}"),
     ),
     *PARTS,
     *FOUND,

@@ -51,7 +51,7 @@ _new_tuple = tuple.__new__
 
 
 def _length(name: str, meaning: str, made_of: str) -> Column:
-    return Column(name, S64, meaning, "ns", made_of=made_of)
+    return Column(name, S64, meaning, unit="ns", made_of=made_of)
 
 
 _DURATION = _length("duration_ns", "duration", "end_ktime_ns - start_ktime_ns")
@@ -233,23 +233,23 @@ _IN_KERNEL = Reference("functions", _FUNCTIONS, "stack")
 
 EVENT_TABLES: tuple[EventTable, ...] = (
     EventTable(
-        "calls",
-        "Recorded CUDA calls: failed, slow, stalled or sampled ones, with their host time. "
+        name="calls",
+        meaning="Recorded CUDA calls: failed, slow, stalled or sampled ones, with their host time. "
         "aggregates counts all calls.",
-        CallActivity,
-        CudaCall,
-        SpanIds.of_call,
-        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        activity=CallActivity,
+        event=CudaCall,
+        ids=SpanIds.of_call,
+        references=(_OF_PROCESS, _ON_DEVICE, _AT_STACK),
         elsewhere=("kernel",),
         apis=("api",),
     ),
     EventTable(
-        "stalls",
-        "Intervals of a thread off the CPU: first blocked, then runnable and waiting for a CPU.",
-        StallActivity,
-        Stall,
-        SpanIds.of_stall,
-        (
+        name="stalls",
+        meaning="Intervals of a thread off the CPU: first blocked, then runnable and waiting for a CPU.",
+        activity=StallActivity,
+        event=Stall,
+        ids=SpanIds.of_stall,
+        references=(
             _OF_PROCESS,
             Reference(
                 "reason",
@@ -265,7 +265,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             _AT_STACK,
             Reference("resource", WAITED_FOR, "resource"),
         ),
-        (
+        lengths=(
             _DURATION,
             _length(
                 "blocked_ns", "time in which it was blocked", "runnable_ktime_ns - start_ktime_ns"
@@ -280,21 +280,21 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         id_fields=("trace_id", "span_id", "run_queue_span_id", "parent_span_id"),
     ),
     EventTable(
-        "gaps",
-        "Recorded gaps between two outermost CUDA calls of one thread.",
-        GapActivity,
-        Gap,
-        SpanIds.of_gap,
-        (_OF_PROCESS, _ON_DEVICE),
+        name="gaps",
+        meaning="Recorded gaps between two outermost CUDA calls of one thread.",
+        activity=GapActivity,
+        event=Gap,
+        ids=SpanIds.of_gap,
+        references=(_OF_PROCESS, _ON_DEVICE),
         apis=("previous_api", "next_api"),
     ),
     EventTable(
-        "forks",
-        "Forks, with their duration.",
-        ForkActivity,
-        Fork,
-        SpanIds.of_fork,
-        (
+        name="forks",
+        meaning="Forks, with their duration.",
+        activity=ForkActivity,
+        event=Fork,
+        ids=SpanIds.of_fork,
+        references=(
             _OF_PROCESS,
             Reference(
                 "child",
@@ -304,25 +304,29 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         ),
     ),
     EventTable(
-        "open_calls",
-        "CUDA calls that had been open for long when they were reported.",
-        OpenCallActivity,
-        OpenCall,
-        SpanIds.of_open_call,
-        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
-        (_length("age_ns", "age at that time", "ktime_ns - start_ktime_ns"),),
-        Column(
-            "seen_unix_ns", U64, "time of the report, in Unix time", "ns", clock=ColumnClock.UNIX
+        name="open_calls",
+        meaning="CUDA calls that had been open for long when they were reported.",
+        activity=OpenCallActivity,
+        event=OpenCall,
+        ids=SpanIds.of_open_call,
+        references=(_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        lengths=(_length("age_ns", "age at that time", "ktime_ns - start_ktime_ns"),),
+        end=Column(
+            "seen_unix_ns",
+            U64,
+            "time of the report, in Unix time",
+            unit="ns",
+            clock=ColumnClock.UNIX,
         ),
         apis=("api",),
     ),
     EventTable(
-        "samples",
-        "Stacks of threads on a CPU, one per tick of its sampling clock.",
-        SampleActivity,
-        CpuSample,
-        _no_ids,
-        (
+        name="samples",
+        meaning="Stacks of threads on a CPU, one per tick of its sampling clock.",
+        activity=SampleActivity,
+        event=CpuSample,
+        ids=_no_ids,
+        references=(
             _OF_PROCESS,
             _IN_KERNEL._replace(
                 column=_FUNCTIONS._replace(
@@ -331,46 +335,46 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             ),
             _AT_STACK,
         ),
-        (),
-        UNIX._replace(meaning="when the clock ticked, in Unix time"),
+        lengths=(),
+        end=UNIX._replace(meaning="when the clock ticked, in Unix time"),
         moments={},
         id_fields=(),
     ),
     EventTable(
-        "steps",
-        "Steps of threads, marked by their program or detected by the agent.",
-        StepActivity,
-        Step,
-        SpanIds.of_step,
-        (_OF_PROCESS,),
+        name="steps",
+        meaning="Steps of threads, marked by their program or detected by the agent.",
+        activity=StepActivity,
+        event=Step,
+        ids=SpanIds.of_step,
+        references=(_OF_PROCESS,),
     ),
     EventTable(
-        "ranges",
-        "Ranges that programs marked with NVTX; tid is the thread that ended the range.",
-        RangeActivity,
-        Range,
-        SpanIds.of_range,
-        (_OF_PROCESS,),
+        name="ranges",
+        meaning="Ranges that programs marked with NVTX; tid is the thread that ended the range.",
+        activity=RangeActivity,
+        event=Range,
+        ids=SpanIds.of_range,
+        references=(_OF_PROCESS,),
     ),
     EventTable(
-        "thread_contexts",
-        "Spans of the application that threads were in, each before the call, gap or fork in that span.",
-        ContextActivity,
-        ThreadContext,
-        _no_ids,
-        (),
-        (),
-        UNIX,
+        name="thread_contexts",
+        meaning="Spans of the application that threads were in, each before the call, gap or fork in that span.",
+        activity=ContextActivity,
+        event=ThreadContext,
+        ids=_no_ids,
+        references=(),
+        lengths=(),
+        end=UNIX,
         moments={},
         id_fields=(),
     ),
     EventTable(
-        "device_faults",
-        "Errors of devices (XIDs), as their driver reported them.",
-        DeviceFaultActivity,
-        DeviceFault,
-        SpanIds.of_device_fault,
-        (
+        name="device_faults",
+        meaning="Errors of devices (XIDs), as their driver reported them.",
+        activity=DeviceFaultActivity,
+        event=DeviceFault,
+        ids=SpanIds.of_device_fault,
+        references=(
             Reference(
                 "process",
                 Column(
@@ -383,8 +387,8 @@ EVENT_TABLES: tuple[EventTable, ...] = (
                 "process",
             ),
         ),
-        (),
-        UNIX,
+        lengths=(),
+        end=UNIX,
         moments={},
     ),
 )

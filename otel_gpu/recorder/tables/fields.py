@@ -24,8 +24,10 @@ from otel_gpu.recorder.tables.columns import (
 )
 
 SEQ = Column("seq", U64, "number of the row over all tables, in the order of observation")
-UNIX = Column("unix_ns", U64, "time of the reading, in Unix time", "ns", clock=ColumnClock.UNIX)
-END = Column("end_unix_ns", U64, "end, in Unix time", "ns", clock=ColumnClock.UNIX)
+UNIX = Column(
+    "unix_ns", U64, "time of the reading, in Unix time", unit="ns", clock=ColumnClock.UNIX
+)
+END = Column("end_unix_ns", U64, "end, in Unix time", unit="ns", clock=ColumnClock.UNIX)
 PROCESS = Column("process", U64, "the process; see processes", refers_to="processes")
 DEVICE = Column(
     "cuda_device",
@@ -41,7 +43,7 @@ STACK = Column(
     is_nullable=True,
     refers_to="stacks",
 )
-START = Column("start_unix_ns", U64, "start, in Unix time", "ns", clock=ColumnClock.UNIX)
+START = Column("start_unix_ns", U64, "start, in Unix time", unit="ns", clock=ColumnClock.UNIX)
 WAITED_FOR = Column(
     "waited_for",
     JSON,
@@ -55,60 +57,69 @@ DIMENSIONS = ("grid", "block")
 
 # By name. A name has one meaning in all tables.
 _COLUMNS = (
-    Column("end_ktime_ns", U64, "end, on CLOCK_MONOTONIC", "ns", clock=ColumnClock.MONOTONIC),
+    Column("end_ktime_ns", U64, "end, on CLOCK_MONOTONIC", unit="ns", clock=ColumnClock.MONOTONIC),
     Column(
-        "ktime_ns", U64, "time of the report, on CLOCK_MONOTONIC", "ns", clock=ColumnClock.MONOTONIC
+        "ktime_ns",
+        U64,
+        "time of the report, on CLOCK_MONOTONIC",
+        unit="ns",
+        clock=ColumnClock.MONOTONIC,
     ),
     Column(
         "program_ktime_ns",
         U64,
         "start of the program; with pid, the key of the program",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column("pid", PID, "process id, in the agent's pid namespace"),
     Column("tid", PID, "thread id"),
-    Column("start_ktime_ns", U64, "start, on CLOCK_MONOTONIC", "ns", clock=ColumnClock.MONOTONIC),
+    Column(
+        "start_ktime_ns", U64, "start, on CLOCK_MONOTONIC", unit="ns", clock=ColumnClock.MONOTONIC
+    ),
     Column(
         "parent_start_ktime_ns",
         U64,
         "start of the CUDA call around it; 0: in none",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column(
         "root_start_ktime_ns",
         U64,
         "start of the outermost CUDA call around it, or of the gap that a stall is in; 0: in none",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column(
         "call_start_ktime_ns",
         U64,
         "start of the innermost CUDA call around it; 0: in none",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column(
         "runnable_ktime_ns",
         U64,
         "when it was runnable again; the start if it was never blocked",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column(
         "child_program_ktime_ns",
         U64,
         "start of the new program; with child_pid, its key",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
-    Column("blocked_ns", U64, "time inside it in which the thread was blocked", "ns"),
+    Column("blocked_ns", U64, "time inside it in which the thread was blocked", unit="ns"),
     Column(
-        "run_queue_ns", U64, "time inside it in which the thread was runnable and had no CPU", "ns"
+        "run_queue_ns",
+        U64,
+        "time inside it in which the thread was runnable and had no CPU",
+        unit="ns",
     ),
-    Column("size_bytes", WORD, "bytes copied, allocated or freed", "bytes"),
+    Column("size_bytes", WORD, "bytes copied, allocated or freed", unit="bytes"),
     Column(
         "address", WORD, "address that was allocated, freed or copied to; a signed 64-bit number"
     ),
@@ -120,13 +131,19 @@ _COLUMNS = (
         "status", S32, "return value of the call; 0: success, else see errors", refers_to="errors"
     ),
     Column("device", S32, "device index as the process sees it; -1: unknown"),
-    Column("weight_ns", U64, "time on CPUs that it represents", "ns"),
-    Column("weight", U32, "number of calls that a sampled one represents; else 1", "{call}"),
+    Column("weight_ns", U64, "time on CPUs that it represents", unit="ns"),
+    Column("weight", U32, "number of calls that a sampled one represents; else 1", unit="{call}"),
     Column(
-        "voluntary_switches", U32, "number of times that the thread gave up its CPU", "{switch}"
+        "voluntary_switches",
+        U32,
+        "number of times that the thread gave up its CPU",
+        unit="{switch}",
     ),
     Column(
-        "involuntary_switches", U32, "number of times that the thread was preempted", "{switch}"
+        "involuntary_switches",
+        U32,
+        "number of times that the thread was preempted",
+        unit="{switch}",
     ),
     Column("cpu", U32, "CPU that it ran on at the end"),
     Column("api", U16, "the CUDA API; see apis", refers_to="apis"),
@@ -158,31 +175,31 @@ _COLUMNS = (
     Column("comm", TEXT, "name of the thread"),
     Column("state", U8, "state of the threads; see states", refers_to="states"),
     Column("context", U8, "context of the threads; see contexts", refers_to="contexts"),
-    Column("asked_bytes", U64, "requested bytes", "bytes"),
+    Column("asked_bytes", U64, "requested bytes", unit="bytes"),
     Column(
         "allocated_bytes",
         U64,
         "bytes in use then, by the allocator; of a call, the observed bytes",
-        "bytes",
+        unit="bytes",
     ),
-    Column("reserved_bytes", U64, "bytes taken from the device then", "bytes"),
+    Column("reserved_bytes", U64, "bytes taken from the device then", unit="bytes"),
     Column(
         "device_free_bytes",
         U64,
         "free bytes of the device, as the thread last queried them",
-        "bytes",
+        unit="bytes",
     ),
     Column(
         "device_total_bytes",
         U64,
         "total bytes of the device; 0: the thread never queried them",
-        "bytes",
+        unit="bytes",
     ),
     Column(
         "device_ktime_ns",
         U64,
         "time of that query, on CLOCK_MONOTONIC",
-        "ns",
+        unit="ns",
         clock=ColumnClock.MONOTONIC,
     ),
     Column(
@@ -192,7 +209,10 @@ _COLUMNS = (
     ),
     Column("number", U64, "number of the step, from the program; of a detected step from 1"),
     Column(
-        "loader_wait_ns", U64, "time waiting for the data loader, as the program reports it", "ns"
+        "loader_wait_ns",
+        U64,
+        "time waiting for the data loader, as the program reports it",
+        unit="ns",
     ),
     Column("trace_id", SPAN_ID, "id of the application's own span; empty: none"),
     Column("span_id", SPAN_ID, "id of the application's own span; empty: none"),
@@ -201,7 +221,7 @@ _COLUMNS = (
     Column("range_kind", U8, "0: pushed, 1: started, 2: a mark"),
     Column("domain", TEXT, "NVTX domain; empty: the default one"),
     Column("trace_flags", U8, "flags of W3C Trace Context; 1: the span is sampled"),
-    Column("confidence_percent", U8, "confidence that the step exists", "%"),
+    Column("confidence_percent", U8, "confidence that the step exists", unit="%"),
     Column("kind", U8, "0: unknown, 1: training, 2: evaluation, 3: prefill, 4: decode"),
     Column("text", TEXT, "KEY=VALUE, one in each line"),
     Column("name", TEXT, "name in the program"),

@@ -46,16 +46,16 @@ _FIGURES = (
         "live_bytes",
         S64,
         "bytes in use; sampled blocks count for the bytes that they represent",
-        "bytes",
+        unit="bytes",
     ),
-    Column("live_blocks", S64, "estimated number of these blocks", "{block}"),
-    Column("allocated_bytes", U64, "bytes ever allocated there", "bytes"),
-    Column("allocated_blocks", U64, "estimated number of these blocks", "{block}"),
+    Column("live_blocks", S64, "estimated number of these blocks", unit="{block}"),
+    Column("allocated_bytes", U64, "bytes ever allocated there", unit="bytes"),
+    Column("allocated_blocks", U64, "estimated number of these blocks", unit="{block}"),
     Column(
         "large_live_bytes",
         U64,
         "exact bytes of large blocks, or of all blocks where all have stacks",
-        "bytes",
+        unit="bytes",
     ),
 )
 
@@ -67,7 +67,7 @@ def _totals(*, optional: bool) -> tuple[Column, ...]:
             name,
             U64,
             f"{meaning}{rest}",
-            unit,
+            unit=unit,
             is_nullable=optional,
             clock=ColumnClock.MONOTONIC if name == _LAST_REPORT else None,
         )
