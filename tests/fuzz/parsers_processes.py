@@ -159,7 +159,7 @@ def _preload_seeds() -> Iterator[bytes]:
     memory.slot(1, tid=7, depth=8, last_api=CALL["api"])
     memory.slot(2, series(CALL, sum=20, max=13, buckets_3=2), last_return_ktime_ns=5)
     fields = {"tid": os.getpid(), "pid": os.getpid(), "kept": 3, "area": 1, "history": 7}
-    fields = {f"period.{name}": value for name, value in fields.items()} | {"iterations_made": 2}
+    fields = {f"detector.{name}": value for name, value in fields.items()} | {"iterations_made": 2}
     period = wire.PRELOAD_DETECTOR.build(**fields)
     memory.write(wire.PRELOAD_DETECTORS_OFFSET, period)
     yield b"".join(memory.read(*piece) for piece in _preload_pieces())
