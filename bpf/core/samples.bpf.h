@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * User stacks: what only the moment itself can tell, for the agent to make a stack of.
+ * User stacks: the data that is available only at the event, from which the agent makes a stack.
  *
  * That is the registers, the Python frames, the return addresses that uretprobes have
  * replaced, and the top of the stack itself: how native frames follow each other is in
@@ -202,7 +202,7 @@ __weak __noinline __u64 fill_sample(struct sample *sample, const struct place *p
 	       frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
 }
 
-/* Complete a sample with a stack, of which some part may be missing, and send it. */
+/* Complete a sample with a stack, parts of which can be missing, and send it. */
 static __always_inline bool send_small(struct sample *sample, __u64 head_bytes, __u64 stack_pointer,
 				       __u32 stack_bytes)
 {
@@ -244,7 +244,7 @@ static __always_inline bool send_large(struct sample *sample, __u64 head_bytes, 
 	return true;
 }
 
-/* NULL: there is none. Whoever takes one lets go of it before the program ends. */
+/* NULL: none is free. The caller releases it before the program ends. */
 static __always_inline struct sample_room *take_room(void)
 {
 	for (__u32 i = 0; i < SAMPLE_ROOMS; i++) {

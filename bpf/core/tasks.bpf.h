@@ -146,8 +146,8 @@ __weak __noinline int forget_thread(__u32 tid)
 static const struct thread new_thread = {};
 
 /*
- * Which device a thread works on that says nothing: the first one. What a thread has said that was
- * there before the agent, nobody knows.
+ * The device of a thread that selects none: the first one. The selection of a thread that existed
+ * before the agent is unknown.
  */
 static __always_inline __s32 device_at_start(struct task_struct *task)
 {
@@ -291,8 +291,8 @@ __weak __noinline int admit_to(__u64 *slot, __u64 now_ktime_ns, __u64 interval_n
 }
 
 /*
- * The rate of spans of a process, and that of all processes of its user. What was stalled is held back by
- * the second alone, and whoever has children that were sent by none. A global function, so that the
+ * The rate of spans of a process, and that of all processes of its user. Stalled calls are limited by
+ * the second alone, and calls whose children were sent by none. A global function, so that the
  * verifier follows it once.
  */
 __weak __noinline int admit(struct process *process, __u32 choices, __u64 now_ktime_ns)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Where a function's arguments lie at its first instruction, and what they say of a call. A probe
- * may be at a later one, where they and the stack pointer still are as there: see
+ * Where a function's arguments are at its first instruction, and what they state. A probe can be
+ * at a later one, where they and the stack pointer are still the same: see
  * otel_gpu/capture/probes/probe_sites.py.
  *
  * A slot is an integer or pointer argument counted from 1; a 12-byte dim3 by value
@@ -83,7 +83,7 @@ static __always_inline struct xol_area *trampoline_of(struct task_struct *task)
  * Whether the frame of an open call is still there. While it is, its return address is
  * the uprobes' trampoline; what comes after a longjmp or an exception writes over it.
  * On arm64 the address is in a register or wherever the function put it, so there only
- * the order of stack pointers tells.
+ * the order of stack pointers shows it.
  */
 static __always_inline bool is_frame_alive(struct xol_area *area, __u64 stack_pointer)
 {
@@ -181,7 +181,7 @@ static __always_inline void read_launch(const struct arguments *arguments,
 	}
 }
 
-/* CUmemAllocationProp, as far as it is read. */
+/* The first fields of CUmemAllocationProp. */
 struct memory_properties {
 	__u32 type;
 	__u32 handle_types;

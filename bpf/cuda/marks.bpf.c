@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What programs say of their own work, by calling empty functions of a library of ours
+ * Reports of programs about their own work, by calls of empty functions in a library of ours
  * (preload/libotel_gpu_marks.c), where probes are.
  *
  * What is read is anything that the process likes: it is about the process itself.

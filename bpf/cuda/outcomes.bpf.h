@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the outcome of a call says: of memory, of devices and handles, and of the call itself. */
+/* What the outcome of a call shows: about memory, devices and handles, and the call itself. */
 #ifndef OTEL_GPU_BPF_CUDA_OUTCOMES_H
 #define OTEL_GPU_BPF_CUDA_OUTCOMES_H
 
@@ -62,14 +62,14 @@ static __noinline int change_registration(const struct thread *thread, struct op
 	 1U << FAMILY_SET_DEVICE | 1U << FAMILY_MEMORY_INFO | 1U << FAMILY_ELAPSED_TIME |          \
 	 1U << FAMILY_CONTEXT)
 
-/* Whether a success says anything but how many bytes it moved. */
+/* Whether a success shows anything but how many bytes it moved. */
 static __always_inline bool teaches(const volatile struct api_descriptor *api)
 {
 	return TEACHING_FAMILIES >> (api->family & 31) & 1 || api->address_is_output ||
 	       api->physical;
 }
 
-/* What a success says about memory and devices. Returns the bytes that it moved. */
+/* Record what a success shows about memory and devices. Returns the bytes that it moved. */
 static __noinline __u64 learn_from_success(struct thread *thread,
 					   const volatile struct api_descriptor *api,
 					   struct open_call *call)
@@ -288,7 +288,7 @@ static __always_inline void count_call(struct thread *thread,
 	}
 }
 
-/* A call inside may say what the arguments of the one around it do not. */
+/* An inner call can have the size that the arguments of the outer one lack. */
 static __noinline int settle_size(struct thread *thread, const volatile struct api_descriptor *api,
 				  const struct open_call *call)
 {

@@ -12,12 +12,12 @@
 #include "core/tasks.bpf.h"
 #include "events.h"
 
-/* A library that keeps to its rate never has so many between two that are told. */
+/* A library that keeps to its rate never leaves out this many between two reports. */
 #define MAX_LEFT_OUT (1 << 30)
 /* Between the program's look at its clock and the probe; clocks of other time namespaces are hours off. */
 #define MAX_DELAY_NS 1000000000
 
-/* A thread says where it publishes what it is in. */
+/* A thread reports where it publishes its present range. */
 SEC("uprobe")
 int note_ranges(struct pt_regs *ctx)
 {
@@ -49,7 +49,7 @@ int report_range(struct pt_regs *ctx)
 		count(COUNTER_LOST_READ_FAULT);
 		return 0;
 	}
-	/* Who began to be watched meanwhile. */
+	/* The thread can be watched only since then. */
 	thread = find_thread(tid_of(task));
 	if (thread)
 		thread->ranges_address = told.published_address;

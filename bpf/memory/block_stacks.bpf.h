@@ -86,7 +86,7 @@ static __noinline long follow_frame(__u32 step, struct frame_chain *chain)
 	return 0;
 }
 
-/* The key of a place without Python; STACK_OF_ONE: nothing tells it from others. */
+/* The key of a place without Python; STACK_OF_ONE: nothing distinguishes it from others. */
 static __noinline __u64 key_of_chain(const struct place *place, const struct thread *thread)
 {
 	struct frame_chain chain = {
@@ -105,7 +105,7 @@ static __noinline __u64 key_of_chain(const struct place *place, const struct thr
 	return bpf_map_lookup_elem(&broken_chains, &key) ? STACK_OF_ONE : key.stack;
 }
 
-/* The key of the place that a report comes from; 0: there is no room to find out. */
+/* The key of the place that a report comes from; 0: no buffer is free to find out. */
 static __noinline __u64 key_of_place(struct pt_regs *ctx, const struct thread *thread)
 {
 	struct place place = caller_of(ctx);

@@ -14,7 +14,7 @@
 #define MAX_RANKS_OF_INIT_ALL 16
 #define MAX_EXCLUDED	      32 /* ranks that a shrink leaves out, and whose order is known */
 
-/* The call leaves what its span says: which communicator that is. */
+/* Keep the communicator of the call for its span. */
 static __noinline int begin_communicator(const struct thread *thread, struct open_call *call,
 					 __u64 id, __s32 rank, __s32 rank_count)
 {
@@ -138,7 +138,7 @@ static __noinline int grow_communicator(const struct thread *thread, struct open
 				  rank, rank_count);
 }
 
-/* The span says which communicator the call was about. */
+/* Name the communicator in the span of the call. */
 static __always_inline struct kept_communicator *name_communicator(const struct thread *thread,
 								   struct open_call *call)
 {
@@ -149,7 +149,7 @@ static __always_inline struct kept_communicator *name_communicator(const struct 
 	return kept;
 }
 
-/* Its handle may be another's, who came meanwhile. */
+/* Its handle can be another communicator's by now. */
 static __always_inline void end_communicator(const struct thread *thread, struct open_call *call,
 					     __u32 flag)
 {

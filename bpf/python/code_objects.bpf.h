@@ -60,7 +60,7 @@ struct {
 	__type(value, __u64);
 } recent_code __weak SEC(".maps");
 
-/* Samples and code objects may not crowd out what they belong to. */
+/* Samples and code objects must not displace the records that they belong to. */
 static __always_inline bool has_room_for_samples(void)
 {
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < settings.sample_limit_bytes;
@@ -139,7 +139,7 @@ LINKAGE __noinline int read_text(user_memory memory, struct code_text *text,
 	return true;
 }
 
-/* How many times it counts as sent: MAX_CODE_SENT if it is whole, 0 if there was no room. */
+/* How many times it counts as sent: MAX_CODE_SENT if it is whole, 0 if the ring was full. */
 static __always_inline __u32 send_with_table(user_memory memory, const struct record_header *header,
 					     const struct code_head *head,
 					     const struct interpreter *interpreter, __u64 code,

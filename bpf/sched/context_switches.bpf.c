@@ -12,7 +12,7 @@
  * Every context switch of the host comes through here, so a thread that is not
  * watched must cost no more than one failed hash lookup each way. A program that does
  * nothing at all takes longer than that, so there are no more than two: sched_wakeup,
- * which comes after sched_waking, would tell the CPU that the thread is put on.
+ * which comes after sched_waking, has the CPU that the thread is put on.
  */
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_memory.bpf.h"
@@ -242,7 +242,7 @@ int sched_switch_in_place(__u64 *ctx)
 }
 
 /*
- * What a timer wakes, nobody does: who is interrupted by it has nothing to do with it. Only
+ * A timer's wake-up has no waker: the interrupted thread has nothing to do with it. Only
  * timers of this kind end sleeps and the time limits of waits.
  */
 SEC(TRACEPOINT "hrtimer_expire_entry")
@@ -264,8 +264,8 @@ int timer_ends(__u64 *ctx)
 }
 
 /*
- * In the waker: whoever puts the thread on a CPU may be another one. A wake-up from a device's
- * interrupt names whoever was interrupted: whether one is served is in a variable that not
+ * In the waker: another thread can put the thread on a CPU. A wake-up from a device's
+ * interrupt names the interrupted thread: whether one is served is in a variable that not
  * every kernel lets us find.
  */
 /*

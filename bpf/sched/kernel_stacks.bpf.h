@@ -28,20 +28,20 @@
  * Where the stacks of a system call have their return addresses, so that most of them need
  * not be unwound.
  *
- * A return address says where its function's caller is, and how large the function's frame
+ * A return address shows where its function's caller is, and how large the function's frame
  * is. So where the words of a blocked thread's stack that were return addresses once are the
  * same ones again, each of them leads to the next as it did, and it is the same stack. Only
  * the frame of the function that the kernel is entered by varies (with what is known as
  * randomized stack offset), and its own return address is the word below the registers.
  *
- * Which words these are, the unwinder does not say. Looked for from the innermost one on, the
+ * The unwinder does not report which words these are. Searched from the innermost one on, the
  * addresses are found there or, where old ones still lie about, before; looked for from the
  * other end, there or after. What lies about changes, so after some stacks both agree.
  */
 struct stack_memo {
 	__u32 stack;
 	__u8 frames; /* 0: no stack was seen */
-	__u8 others; /* stacks that came here meanwhile */
+	__u8 others; /* other stacks with this id since */
 	__u16 words; /* up to the last of its addresses; 0: it is not known where they are */
 	/* By frame but the outermost, in words from the stack pointer: not before, not after. */
 	__u8 first[MAX_STACK_FRAMES];
@@ -78,7 +78,7 @@ static __always_inline struct stack_memo *memo_of(const struct thread *thread)
 	return &memos[hash * 0x9e3779b97f4a7c15ULL >> (64 - MEMO_BITS)];
 }
 
-/* Copy so many words, or as many as there are. */
+/* Copy this many words, or all that there are. */
 static __always_inline void copy_words(struct stack_words *copy, struct task_struct *task,
 				       __u32 count)
 {
@@ -114,7 +114,7 @@ __weak __noinline __s64 find_in_words(const struct thread *thread)
 	known = bpf_map_lookup_elem(&stacks, &id);
 	if (!known || outermost >= MAX_STACK_FRAMES || known->addresses[outermost] != copy->entry)
 		return -1;
-	/* Another CPU may write the entry meanwhile. The addresses are those of one stack. */
+	/* Another CPU can write the entry now. The addresses are those of one stack. */
 	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < outermost; i++) {
 		__u32 at = memo->last[i];
 

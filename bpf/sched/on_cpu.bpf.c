@@ -3,13 +3,12 @@
  * Samples of watched threads that are on a CPU: where their work is done.
  *
  * Each CPU has a clock that ticks while the agent watches anything. A tick interrupts whatever
- * runs there, in user space or in the kernel, and one in so many ticks of watched threads is
- * sampled: the agent sets how many, so that all CPUs together stay inside a budget. Which ticks
- * these are is left to chance: a program that does the same again and again must not be met at
- * the same place each time.
+ * runs there, in user space or in the kernel, and one in N ticks of watched threads is sampled:
+ * the agent sets N so that all CPUs together stay inside a budget. The ticks are chosen at
+ * random: a program that repeats itself must not be sampled at the same place each time.
  *
  * A tick may interrupt the other programs, but for those of the scheduler, whose interrupts are
- * off. So it shares no room of a CPU with them, and changes no thread.
+ * off. So it shares no per-CPU buffer with them, and changes no thread.
  */
 #include "../preload/layout.h"
 #include "core/kernel_memory.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * What a thread waited for, where its system call was about a file descriptor: which file on
- * which file system, or whom a socket is connected to. As with stacks, an id stands for it.
+ * which file system, or a socket's other end. As with stacks, an id stands for it.
  *
  * It is looked at when the thread is about to run again, if the wait was long: the thread is
  * still in its system call then, so the descriptor is open. Short waits go without, but those
@@ -43,7 +43,7 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 #define FILE_FOLDER	  0040000
 #define FILE_SOCKET	  0140000
 
-/* Where a system call says which descriptor it is about. */
+/* Where a system call has its descriptor. */
 enum descriptor_place {
 	DESCRIPTOR_FIRST = 1, /* its first argument is one */
 	DESCRIPTOR_POLL = 2,  /* in user space's struct pollfd, if it is about one */
@@ -234,7 +234,7 @@ static __always_inline void describe_file(struct resource *scratch, struct file 
 	copy_path(scratch->path, file);
 }
 
-/* Add what this CPU found under its id, if it is not there. Returns 0 if there is no room for it. */
+/* Add what this CPU found under its id, if it is not there. Returns 0 if the map is full. */
 static __always_inline struct resource *add_resource(__u32 id, const struct resource *scratch)
 {
 	struct resource *known;
@@ -340,7 +340,7 @@ static __always_inline int identify_file(struct thread *thread, __u64 address, b
 	thread->shared_resource = known->shared;
 	if (is_of_set)
 		return 0;
-	/* What a datagram is sent to may be somebody else the next time. */
+	/* The next datagram can have another destination. */
 	if (!sk || scratch->identity.socket_type == SOCK_STREAM)
 		thread->last_file = address;
 	thread->last_inode = (__u64)LOAD(file, f_inode);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * A look at threads, one after the other, whatever they do meanwhile: none is stopped, and none
- * is waited for. So what hung before the agent came can be seen, too.
+ * Dumps threads one after the other, without stopping them or waiting for them. So calls that hung
+ * before the agent started can be seen, too.
  *
  * A thread that is off the CPU is inside the kernel, where its registers of user space are kept.
  * One that is on another CPU has its registers there; those that the kernel has are of its last
@@ -207,7 +207,7 @@ int dump_thread(struct bpf_iter__task *ctx)
 		bytes = dump_user(room, task, registers);
 	else
 		dump->flags |= THREAD_DUMP_NO_USER;
-	/* It came to a CPU, or left it, meanwhile: its registers are another moment's. */
+	/* It came to a CPU, or left it, during the dump: its registers are older or newer. */
 	if (READ_KERNEL(task, on_cpu))
 		dump->flags |= THREAD_DUMP_LATE;
 	record->header.size = bytes;

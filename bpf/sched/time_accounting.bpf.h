@@ -26,7 +26,7 @@
 
 #define OFF_CPU (1ULL << 63) /* no clock gets there */
 #define KEY_FLAGS                                                                                  \
-	(STALL_GIL | STALL_FAULT | STALL_STOPPED | STALL_FROZEN) /* that tell waits apart */
+	(STALL_GIL | STALL_FAULT | STALL_STOPPED | STALL_FROZEN) /* that distinguish waits */
 #define KEPT_MISSES 2 /* in turn, and another kind of wait is kept */
 
 enum {
@@ -55,7 +55,7 @@ static __always_inline bool takes_share(const struct times_key *key, enum share_
 	return take_share(bpf_map_lookup_elem(&processes, &key->pid), kind);
 }
 
-/* Begin an entry. BPF_NOEXIST: another CPU may have begun it, and says the same. */
+/* Begin an entry. BPF_NOEXIST: another CPU can have begun it, with the same content. */
 static __noinline struct times *add_entry(const struct times_key *key, const char *who_comm)
 {
 	static const struct times nothing = {};
@@ -231,7 +231,7 @@ static __always_inline struct times_key key_of(const struct thread *thread, enum
 	return key;
 }
 
-/* A key of a wait, which says nothing of who ended it yet. */
+/* A key of a wait, without the thread that ended it yet. */
 static __always_inline struct times_key key_of_wait(const struct thread *thread)
 {
 	struct times_key key = key_of(thread, STATE_BLOCKED);

@@ -17,7 +17,7 @@
 #define SYSCALL_CLOCK_NANOSLEEP 115
 #endif
 
-/* Whether what ends the wait is a timer or a device, whoever it interrupts. */
+/* Whether a timer or a device ends the wait, whatever thread it interrupts. */
 static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 {
 	return thread->waits_for_io || thread->system_call == SYSCALL_NANOSLEEP ||
@@ -57,13 +57,13 @@ __weak __noinline int keep_link(struct thread *thread, __u64 blocked_ns, __u32 e
 	return add_link(thread, part);
 }
 
-/* Book a wait that no watched thread ended, as far as we know. */
+/* Book a wait that no known watched thread ended. */
 static __noinline int book_alone(struct thread *thread, struct times_key *key, __u64 blocked_ns,
 				 __u64 unbooked_ns)
 {
 	if (!is_ended_by_nobody(thread))
 		key->who_pid = thread->waker_pid;
-	/* Entries stay few: of those that are not watched, who it was is said by process. */
+	/* Entries stay few: unwatched wakers are recorded by process, not by thread. */
 	if (key->who_pid && find_process(key->who_pid))
 		key->who_tid = thread->waker_tid;
 	book_wait(&thread->kept[KEPT_BLOCKED], key, thread->waker_comm, unbooked_ns, blocked_ns);
@@ -94,7 +94,7 @@ static __noinline int book_woken(struct thread *thread, struct times_key *key, _
 	return 0;
 }
 
-/* Book a wait that another thread ended, or nobody. */
+/* Book a wait that another thread ended, or no thread. */
 static __always_inline void book_blocked(struct thread *thread, struct times_key *key,
 					 __u64 blocked_ns, __u64 unbooked_ns)
 {
@@ -122,7 +122,7 @@ static __always_inline void book_blocked(struct thread *thread, struct times_key
 
 /*
  * Python waits for the GIL in slices of 5 ms, looking up in between. It is one wait, and only
- * the end of the last slice says who let go of the GIL. Until then, it is taken to be the thread
+ * the end of the last slice shows which thread released the GIL. Until then, it is taken to be the one
  * that got it last.
  */
 static __noinline int keep_slice(struct thread *thread, const struct times_key *key,
@@ -168,7 +168,7 @@ static __always_inline void note_gil(const struct thread *thread)
 
 /*
  * A thread wakes another one that waits for the GIL: it has it now. If it took it without being
- * woken, right after a slice, then the other one has let go of it, and waits until it is taken.
+ * woken, right after a slice, then the other one has released it, and waits until it is taken.
  */
 static __always_inline void note_taker(const struct thread *holder, __u32 taker_tid)
 {
@@ -180,7 +180,7 @@ static __always_inline void note_taker(const struct thread *holder, __u32 taker_
 	note_gil(taker);
 }
 
-/* It has the GIL, and nobody is known to have let go of it but who got it last. */
+/* It has the GIL; the only thread known to have released it is the one that got it last. */
 static __noinline int end_slices(struct thread *thread)
 {
 	struct process *process = find_process(thread->pid);
