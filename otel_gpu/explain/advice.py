@@ -22,49 +22,28 @@ from otel_gpu.explain.severity import fault_ns
 _ADVISED_SHARE = 0.2
 
 # A failed call is a failure first: advice on what it waited for would be beside the point.
-FAILED_ADVICE = (
-    "The calls failed. Look at what they returned (error.type of their spans), and where they were "
-    "made, before anything else."
-)
+FAILED_ADVICE = "The calls failed. First check what they returned (error.type of their spans), and where they were made."
 
 
 # For a wait for a CPU that no thread had. It is still a wait in a run queue. A known quota behind
 # it has its own kind.
-IDLE_CPU_ADVICE = (
-    "The thread was ready, no other thread had its CPU, and no CPU quota was used up. Likely the "
-    "hypervisor had taken the CPU (see the steal time in /proc/stat), an interrupt kept it, or it "
-    "had to wake from a deep idle state: use CPUs that are not shared with other machines, keep "
-    "interrupts off them, and limit idle states."
-)
+IDLE_CPU_ADVICE = "The thread was ready, no other thread had its CPU, and no CPU quota was used up. Likely the hypervisor had taken the CPU (see the steal time in /proc/stat), an interrupt occupied it, or it woke from a deep idle state: use CPUs that are not shared with other machines, keep interrupts off them, and limit idle states."
 
 
 # For adapters that counted something while the device was waited for.
-COUNTED_ADVICE = (
-    "Adapters of the host lost or resent packets, or were held back, while this process waited: see the "
-    "counters that are named. Look at the port's link and cable, at the switch's counters for it, and, "
-    "with RoCE, at priority flow control and congestion marking on the whole path. How much of the wait "
-    "that is, the adapter does not say."
-)
+COUNTED_ADVICE = "Adapters of the host lost or resent packets, or were throttled, while this process waited: see the named counters. Check the port's link and cable, the switch's counters for it, and, with RoCE, priority flow control and congestion marking on the whole path. The adapter does not report how much of the wait that explains."
 
 
 # For a signal that ended a process in a call.
-KILLED_ADVICE = (
-    "A signal ended the process inside of this call. Look at the stack: it is where the process died. SIGKILL "
-    "comes from outside, as of the kernel when memory is short: look at its log. For SIGSEGV, SIGABRT and SIGBUS "
-    "keep a core file (ulimit -c unlimited); Python says where it was with PYTHONFAULTHANDLER=1."
-)
+KILLED_ADVICE = "A signal ended the process inside this call. The stack shows where the process died. SIGKILL comes from outside, for example from the kernel when memory is short: check its log. For SIGSEGV, SIGABRT and SIGBUS keep a core file (ulimit -c unlimited); Python prints where it was with PYTHONFAULTHANDLER=1."
 
 # For an event that a network adapter reported.
-ADAPTER_ADVICE = (
-    "A network adapter, a port or a queue of it failed, and transfers of this process with it. Look at the "
-    "kernel's log and at the port's link and counters; a job that has lost a queue pair does not go on by "
-    "itself, so restart it, and without that adapter if it fails again."
-)
+ADAPTER_ADVICE = "A network adapter, a port or a queue of it failed, and transfers of this process with it. Check the kernel's log and the port's link and counters. A job that has lost a queue pair does not recover by itself: restart it, and without that adapter if it fails again."
 
 
 # For a program's own work whose lines are known, and not what they do.
 LINES_ADVICE = (
-    "The program's own work on the CPU, in the lines that are named. Make them faster, do less of it in "
+    "The program's own work on the CPU, in the named lines. Make them faster, do less of it in "
     "the loop, or move it to another thread or process."
 )
 

@@ -65,7 +65,7 @@ RULES: tuple[CauseRule, ...] = (
         CauseKind.RUN_QUEUE,
         FaultSide.HOST,
         "The thread was ready and its CPU was busy. Move the other load off the CPUs of the "
-        "threads that feed the GPU, or start fewer workers than there are CPUs.",
+        "threads that launch GPU work, or start fewer workers than there are CPUs.",
     ),
     CauseRule(
         CauseKind.CPU_QUOTA,
@@ -76,8 +76,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.LOCK,
         FaultSide.CULPRIT,
-        "The thread waited for another thread of its program. Shorten what the holder does "
-        "meanwhile, or share less.",
+        "The thread waited for another thread of its program. Shorten the holder's work under the lock, or share less.",
     ),
     CauseRule(
         CauseKind.GIL,
@@ -93,14 +92,13 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.IPC,
         FaultSide.CULPRIT,
-        "The thread waited for data from another thread or process. See what the sender did "
-        "meanwhile; for a data loader, raise workers or prefetching.",
+        "The thread waited for data from another thread or process. Check what the sender did in that time; for a data loader, raise workers or prefetching.",
     ),
     CauseRule(
         CauseKind.NETWORK,
         FaultSide.HOST,
         "The thread waited for another host. Prefetch in other threads, keep copies on a local disk, "
-        "or move the data closer; where segments are sent again, look at the network itself.",
+        "or move the data closer; if segments are resent, check the network itself.",
     ),
     CauseRule(
         CauseKind.SLEEP,
@@ -128,13 +126,13 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.FORK,
         FaultSide.HOST,
-        "A fork copied the page tables of a large process and stopped its threads meanwhile. "
+        "A fork copied the page tables of a large process and stopped its threads while it did. "
         "Start children early, or from a small helper (spawn, forkserver).",
     ),
     CauseRule(
         CauseKind.STOPPED,
         FaultSide.HOST,
-        "The process was stopped by a signal or a debugger. Find who sends SIGSTOP.",
+        "The process was stopped by a signal or a debugger. Find the sender of SIGSTOP.",
     ),
     CauseRule(
         CauseKind.FROZEN,
@@ -147,19 +145,17 @@ RULES: tuple[CauseRule, ...] = (
         CauseKind.CAPTURE,
         FaultSide.NONE,
         "otel-gpu stopped the process while it placed its probes in a library that was loaded. "
-        "That is done once for a library: a service that is watched with --pid is not stopped.",
+        "It does so once for each library: a service that is watched with --pid is not stopped.",
     ),
     CauseRule(
         CauseKind.GPU_WAIT,
         FaultSide.NONE,
-        "The host waited for the device, as it was told to. Nothing on the host would make this "
-        "faster: profile the kernels.",
+        "The host waited for the device, as the program requested. Nothing on the host makes this faster: profile the kernels.",
     ),
     CauseRule(
         CauseKind.GPU_BACKPRESSURE,
         FaultSide.NONE,
-        "The launch queue was full: the device is behind and the host waits for it. Profile the "
-        "kernels; more CPU would not help.",
+        "The launch queue was full: the device is behind and the host waits for it. Profile the kernels; more CPU does not help.",
     ),
     CauseRule(
         CauseKind.FIRST_CALL,
@@ -175,14 +171,12 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.EMPTY_CACHE,
         FaultSide.HOST,
-        "The cache of the allocator is given back again and again, and what it held is allocated anew: "
-        "each of these calls waits for the device. Do not call torch.cuda.empty_cache() in the loop.",
+        "The allocator's cache is released repeatedly, and its memory is allocated again: each of these calls waits for the device. Do not call torch.cuda.empty_cache() in the loop.",
     ),
     CauseRule(
         CauseKind.ALLOCATION_RETRY,
         FaultSide.HOST,
-        "The device had no more, so the allocator gave back its whole cache and tried again, over and "
-        "over. Use less memory, or leave others less of the device.",
+        "The device had no free memory, so the allocator released its whole cache and tried again, repeatedly. Use less memory, or leave other processes less of the device.",
     ),
     CauseRule(
         CauseKind.ALLOCATOR_BYPASS,
@@ -198,42 +192,39 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.FITTING_HOLE,
         FaultSide.HOST,
-        "A hole that fits was free, and was not used. Ask once more.",
+        "A hole that fits was free, and was not used. Retry the request.",
     ),
     CauseRule(
         CauseKind.PRIVATE_POOL,
         FaultSide.HOST,
-        "A private pool keeps enough free memory. Let go of CUDA graphs that are not replayed any more, or of the "
-        "torch.cuda.MemPool.",
+        "A private pool keeps enough free memory. Release CUDA graphs that are not replayed any more, or the torch.cuda.MemPool.",
     ),
     CauseRule(
         CauseKind.OTHER_STREAM,
         FaultSide.HOST,
-        "Enough memory is free, for another stream. Allocate on one stream what is to use the same memory.",
+        "Enough memory is free, for another stream. Allocate on one stream if the same memory is to be reused.",
     ),
     CauseRule(
         CauseKind.KEPT_CACHE,
         FaultSide.HOST,
-        "The allocator did not give back what is free. Empty its cache before a CUDA graph is captured.",
+        "The allocator did not release its free memory. Empty its cache before a CUDA graph is captured.",
     ),
     CauseRule(
         CauseKind.FRAGMENTATION,
         FaultSide.HOST,
-        "Enough memory was free, in holes that were too small. Let segments grow "
-        "(expandable_segments:True), or allocate what is large before what is small.",
+        "Enough memory was free, in holes that were too small. Let segments grow (expandable_segments:True), or allocate large blocks before small ones.",
     ),
     CauseRule(
         CauseKind.OTHER_PROCESS,
         FaultSide.HOST,
-        "Others hold much of the device. Look who uses it, and give each its share with "
-        "torch.cuda.set_per_process_memory_fraction().",
+        "Other processes hold much of the device. Find them, and limit each with torch.cuda.set_per_process_memory_fraction().",
     ),
     CauseRule(
         CauseKind.LEAK,
         FaultSide.HOST,
-        "More and more memory is held from step to step. Let go of what the named line keeps.",
+        "More and more memory is held from step to step. Release what the named line keeps.",
     ),
-    CauseRule(CauseKind.UNEXPLAINED, FaultSide.NONE, "What this time went to was not seen."),
+    CauseRule(CauseKind.UNEXPLAINED, FaultSide.NONE, "The cause of this time was not seen."),
     CauseRule(
         CauseKind.HOST_WORK,
         FaultSide.NONE,
@@ -243,32 +234,27 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         CauseKind.GPU_CLOCKS,
         FaultSide.HOST,
-        "The clocks of the device were limited. By heat (sw_thermal, hw_thermal): look at its cooling; by "
-        "power (sw_power_cap, hw_power_brake): at its power limit (nvidia-smi -q -d POWER,PERFORMANCE) and the "
-        "supply; by sync_boost: at the other devices of its group.",
+        "The clocks of the device were limited. By heat (sw_thermal, hw_thermal): check its cooling; by power (sw_power_cap, hw_power_brake): check its power limit (nvidia-smi -q -d POWER,PERFORMANCE) and the supply; by sync_boost: check the other devices of its group.",
     ),
     CauseRule(
         CauseKind.GPU_FAULT,
         FaultSide.HOST,
-        "The device had an error. Look at the kernel's log around that time, and at nvidia-smi -q -d ECC.",
+        "The device had an error. Check the kernel's log around that time, and nvidia-smi -q -d ECC.",
     ),
     CauseRule(
         CauseKind.COLLECTIVE_WAIT,
         FaultSide.CULPRIT,
-        "A rank came late to a collective, and all others waited. What kept it is below: give it the CPU, "
-        "data or device that it lacks, or divide the work evenly among the ranks.",
+        "A rank came late to a collective, and all others waited. Its causes are below: give it the CPU, data or device that it lacks, or divide the work evenly among the ranks.",
     ),
     CauseRule(
         CauseKind.COLLECTIVE_MISMATCH,
         FaultSide.HOST,
-        "Ranks asked for different things in one collective, which cannot end. Look at the calls of the rank "
-        "that differs: all have to make the same calls of a communicator in the same order.",
+        "Ranks requested different operations in one collective, which cannot end. Check the calls of the rank that differs: all ranks have to make the same calls of a communicator in the same order.",
     ),
     CauseRule(
         CauseKind.COLLECTIVE_STUCK,
         FaultSide.HOST,
-        "All ranks that are seen called the collective, and it does not end. Look for errors of the device and "
-        "of the network (nvidia-smi, dmesg, counters of the adapters), and at the ranks on other hosts.",
+        "All watched ranks called the collective, and it does not end. Check for errors of the device and of the network (nvidia-smi, dmesg, counters of the adapters), and check the ranks on other hosts.",
     ),
 )
 

@@ -159,7 +159,7 @@ def judge_chronic(lost_ns: int, launching_ns: int, settings: Settings) -> Judged
         settings: The limits.
     """
     share = format_share(lost_ns / launching_ns if launching_ns else 0.0)
-    lost = f"{share} of the time of the threads that feed the GPU"
+    lost = f"{share} of the time of the launching threads"
     if lost_ns < settings.medium_lost_ns:
         return Judged(Severity.LOW, f"{lost}, less than {format_duration(settings.medium_lost_ns)}")
     if lost_ns < settings.high_lost_ns:

@@ -17,11 +17,11 @@ NO_CALLS: Final = "No CUDA call was counted."
 # Of threads, as the agent counts them.
 _WITHOUT_STEPS: Final[Mapping[str, str]] = {
     Reason.NO_ITERATIONS: "do not repeat themselves",
-    Reason.BY_CHANCE: "repeat themselves no more than in any order",
+    Reason.BY_CHANCE: "repeat themselves no more than by chance",
     Reason.NO_EDGES: "do not tell where an iteration of them begins and ends",
-    Reason.UNSURE: "make rounds that are too unlike each other",
+    Reason.UNSURE: "have periods that differ too much",
     DetectionState.TOO_SHORT: "make iterations of less than a millisecond",
-    DetectionState.LOST: "do not make any more the steps that were found",
+    DetectionState.LOST: "no longer make the steps that were found",
 }
 
 # Requests that were refused to a program that used up its share, by bound.
@@ -34,7 +34,7 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "threads": "threads are not followed",
     "kernel_stacks": "waits have no kernel stack",
     "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
-    "ring": "records of spans found no room",
+    "ring": "records of spans did not fit into the buffer",
     "spans": "spans were rate-limited",
     "block_stacks": "stacks of blocks of device memory were not taken",
     "chains": "slow or failed calls and gaps were not explained",
@@ -82,8 +82,7 @@ def write_notes(
         yield NO_CALLS
     if of_calls and not state.is_accounted:
         yield (
-            "There is no account of the threads' time, so what bounds a process and what it waited "
-            "for outside of the chosen calls is not known."
+            "The times of threads were not recorded: what bounds a process, and what it waited for outside of the recorded calls, is not known."
         )
     if state.window != Window():
         yield _counts_note(state)
@@ -103,10 +102,10 @@ def write_notes(
         yield f"{count_of(readings, 'reading')} found no room in the figures."
     for what, counts in (
         (
-            "Errors inside the agent, each of which cost what was being handled",
+            "Errors inside the agent; each lost the record that was being handled",
             agent.status.get("errors", {}),
         ),
-        ("What was too much to remember while causes were looked for", given_up),
+        ("Items evicted while causes were searched", given_up),
     ):
         if listed := [f"{printable(name)} {n:,}" for name, n in sorted(counts.items()) if n]:
             yield f"{what}: {', '.join(listed)}."
@@ -157,8 +156,7 @@ def _describe_over_share(agent: AgentReadings) -> Iterator[str]:
         who = f"{printable(one.get('name', '') or 'process')} ({pid})" if pid else "all programs"
         bound = one.get("bound", "")
         yield (
-            f"{who} {of_user(printable(one.get('user', '')))} had the share of what all programs have "
-            f"together: {one.get('count', 0):,} {_OVER_SHARE.get(bound, printable(bound))}."
+            f"{who} {of_user(printable(one.get('user', '')))} used up its share of the limits for all programs: {one.get('count', 0):,} {_OVER_SHARE.get(bound, printable(bound))}."
         )
 
 
@@ -178,10 +176,7 @@ def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
     if repaired > _REPAIRED_SHARE * switches:
         yield (
             f"{repaired:,} of {switches:,} context switches of the "
-            "capture had to be repaired: the kernel did not tell that a thread ran again, as "
-            "happens while other programs attach to its tracepoints. When it did is known from "
-            "the scheduler's account to within a tick (1 to 10 ms), so that these times off the "
-            "CPU may be that much too long or too short."
+            "capture were repaired: the kernel did not report that a thread ran again, as happens while other programs attach to its tracepoints. The scheduler's accounting gives that time to within a tick (1 to 10 ms), so these times off the CPU can be that much too long or too short."
         )
 
 

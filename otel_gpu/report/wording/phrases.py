@@ -378,7 +378,7 @@ VERDICTS: Mapping[str, str] = {
     Bound.IDLE: "Most of its time it slept, because it chose to, or waited for requests.",
     Bound.STOPPED: "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
     Bound.MIXED: "No single thing took clearly most of its time.",
-    Bound.UNKNOWN: "Too little was seen of threads that feed the GPU.",
+    Bound.UNKNOWN: "Too little was seen of launching threads.",
 }
 
 CLASSES: Mapping[str, tuple[str, str]] = {

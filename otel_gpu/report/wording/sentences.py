@@ -185,7 +185,7 @@ def loss_of(incident: Incident) -> Sentence:
     parts += [" lost ", Strong(format_duration(incident.lost_ns))]
     if incident.chronic:
         share = format_share(incident.causes[0].share)
-        parts.append(f", {share} of the time of its threads that feed the GPU")
+        parts.append(f", {share} of the time of its launching threads")
     if incident.effects or not incident.chronic:
         parts += [", also in " if incident.chronic else " in ", *_effects(incident)]
     return tuple(parts)

@@ -48,7 +48,7 @@ def test_these_are_nobodys_fault_on_the_host(kind):
 
 def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
     """More CPU would not make the device faster."""
-    assert "more CPU would not help" in rules.RULE_BY_KIND["gpu_backpressure"].advice
+    assert "more CPU does not help" in rules.RULE_BY_KIND["gpu_backpressure"].advice
     assert "CPUs of its own" in rules.RULE_BY_KIND["preemption"].advice
 
 

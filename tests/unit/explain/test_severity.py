@@ -40,7 +40,7 @@ def test_severity_follows_lost_time_and_says_which_bound_it_missed(
 
 def test_a_chronic_cause_says_its_share():
     """Of the time of the feeding threads, and of its own work that it is nobody's fault."""
-    feeding = "of the time of the threads that feed the GPU"
+    feeding = "of the time of the launching threads"
 
     assert judge_chronic(600 * MS, 1000 * MS, LIMITS) == ("high", f"60 % {feeding}")
     assert judge_chronic(150 * MS, 3000 * MS, LIMITS) == (

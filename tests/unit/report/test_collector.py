@@ -454,11 +454,11 @@ def test_who_had_the_share_of_what_all_programs_have_together_is_named():
     notes = [note for note in report.notes if "of user eve" in note]
     assert notes == [
         (
-            "calls (7) of user eve had the share of what all programs have together: 3,953 calls "
+            "calls (7) of user eve used up its share of the limits for all programs: 3,953 calls "
             "are not counted, as each would be the first of its series."
         ),
         (
-            "all programs of user eve had the share of what all programs have together: 11 "
+            "all programs of user eve used up its share of the limits for all programs: 11 "
             "processes are not watched."
         ),
     ]
@@ -480,7 +480,7 @@ def test_notes_tell_what_is_not_known():
     text = "\n".join(report.notes)
     assert "17 spans rate-limited" in text
     assert "2 symbols of /usr/lib/libcudart.so.12 could not be probed" in text
-    assert "There is no account of the threads' time" in text
+    assert "The times of threads were not recorded" in text
     assert "host time" in text
     assert report.notes[-1] == "One more."
 
@@ -490,7 +490,7 @@ def test_notes_tell_what_is_not_known():
     [
         (0, []),
         (12, []),
-        (13, ["13 of 12,000 context switches of the capture had to be repaired"]),
+        (13, ["13 of 12,000 context switches of the capture were repaired"]),
     ],
 )
 def test_a_note_tells_of_switches_that_the_kernel_left_out(repaired, said):
@@ -512,7 +512,7 @@ def test_a_note_tells_why_threads_have_no_steps():
 
     assert [note for note in report.notes if "steps" in note] == [
         "No steps were found of 2 threads, whose calls do not repeat themselves.",
-        "No steps were found of 1 thread, whose calls do not make any more the steps that were found.",
+        "No steps were found of 1 thread, whose calls no longer make the steps that were found.",
     ]
 
 

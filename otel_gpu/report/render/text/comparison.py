@@ -34,7 +34,7 @@ _TITLES: Mapping[DeltaKind, str] = {
     DeltaKind.PART: "who had the time of a {basis} (the first of these that was going on)",
     DeltaKind.PHASE: "what the device did per {basis}",
     DeltaKind.CAUSE: "what was waited for per {basis}",
-    DeltaKind.STATE: "where the time of threads that feed a GPU went, per {basis}",
+    DeltaKind.STATE: "where the time of launching threads went, per {basis}",
     DeltaKind.KERNEL_KIND: "kernels, copies and fills by what they do, device time per {basis}",
     DeltaKind.KERNEL: "kernels, device time per {basis}",
     DeltaKind.OPERATION: "operators, host time per {basis} without those in them",

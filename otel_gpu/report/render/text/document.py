@@ -186,7 +186,7 @@ def _write_section(console: Console, title: str, lines: Iterable[RenderableType]
 def _times(document: Document) -> Iterator[Text]:
     for process in document.judged:
         total = format_duration(sum(process.budget_ns.values()))
-        yield Text(f"{process_name(process.process)}: {total} of threads that feed the GPU")
+        yield Text(f"{process_name(process.process)}: {total} of launching threads")
         for row in time_rows(process.time_tree):
             share, time = format_share(row.node.share), format_duration(row.node.time_ns)
             line = f"{share:>6} {time:>8}  {'   ' * row.depth}{plain(row.sentence)}"

@@ -335,5 +335,5 @@ def test_a_trace_without_a_device_says_what_it_lacks(document):
 
     assert "it has no activity of a device" in out.getvalue()
     assert "ProfilerActivity.CUDA" in out.getvalue()
-    for words in ("Incidents", "Verdict", "No CUDA call", "account of the threads"):
+    for words in ("Incidents", "Verdict", "No CUDA call", "times of threads were not recorded"):
         assert words not in out.getvalue()

@@ -159,7 +159,7 @@ def test_the_time_tree_is_a_list_of_lists():
     markup = where_part(tree)
 
     assert text_of(markup) == (
-        "trainer (42): 1 s of threads that feed the GPU "
+        "trainer (42): 1 s of launching threads "
         "60 % 600 ms data from others "
         "60 % 600 ms for loader (77/79), job.service "
         "command python load.py; unit job.service; owner ann "

@@ -85,7 +85,7 @@ def test_a_verdict_comes_with_its_numbers():
         "trainer (42): cpu-starved (starved 60 %, gpu 25 %, cpu 15 %)"
     ]
     assert section(text, "Where the time went") == [
-        "trainer (42): 1 s of threads that feed the GPU",
+        "trainer (42): 1 s of launching threads",
         "  60 %   600 ms  waiting for a CPU",
         "  25 %   250 ms  waiting for the GPU",
         "  15 %   150 ms  its own work",
@@ -108,7 +108,7 @@ def test_a_program_that_always_waits_is_told_for_whom():
     ]
     high, why, cause, _, low, *_ = section(text, "Incidents")
     assert high.startswith("1. HIGH 600 ms lost by trainer (42), chronic, ")
-    assert why == "   HIGH: 60 % of the time of the threads that feed the GPU"
+    assert why == "   HIGH: 60 % of the time of the launching threads"
     assert cause == "   <- run_queue 600 ms (60 %), by cc1plus (900/901)"
     assert low.startswith("2. LOW 150 ms lost by trainer (42), chronic, ")
 
