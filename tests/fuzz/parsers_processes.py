@@ -179,7 +179,7 @@ def parse_preload(data: bytes, folder: Path) -> None:
         for index, fields in list(detectors.taken())[:4]:
             assert fields["pid"] == os.getpid()
             detectors.calls(index)
-            detectors.rounds(index, is_last=True)
+            detectors.iterations(index, is_last=True)
         detectors.close()
         rows = count_rows(lambda offset, size: os.pread(fd, size, offset))
         reading = read_memory(lambda offset, size: os.pread(fd, size, offset))
