@@ -2,7 +2,7 @@
 /*
  * The preload library: counts the CUDA calls of the program that preloads it, for the agent to read.
  *
- * layout.h says what it writes and where. After a thread's first call there is no allocation, no lock
+ * layout.h has what it writes and where. After a thread's first call there is no allocation, no lock
  * and no system call in here.
  */
 #include <stdbool.h>
@@ -185,7 +185,7 @@ void preload_enter(struct frame *frame, const struct row *row, __u16 variant)
 		count_gap(slot, row, frame->start_ktime_ns);
 }
 
-/* Which device the thread's calls are about from now on, which this call says. */
+/* The device of the thread's calls from now on, which this call selects. */
 static inline __s32 learn_device(const struct frame *frame, const struct row *row,
 				 const __u64 *slots)
 {

@@ -7,7 +7,7 @@
  *
  *     0                         struct preload_header    written by the program
  *     PRELOAD_CONTROL_OFFSET    struct preload_control   written by the agent, in place
- *     PRELOAD_COMMON_OFFSET     struct preload_common    series that found no room in a slot
+ *     PRELOAD_COMMON_OFFSET     struct preload_common    series that did not fit in a slot
  *     PRELOAD_SLOTS_OFFSET      struct preload_slot[PRELOAD_SLOTS]
  *     PRELOAD_DETECTORS_OFFSET    struct preload_detector[PRELOAD_DETECTORS]
  *
@@ -51,7 +51,7 @@
 
 /* What the preload library could not count or publish, in preload_header.lost. */
 enum preload_loss {
-	PRELOAD_LOST_SERIES_FULL = 0, /* calls that found no room in the common part either */
+	PRELOAD_LOST_SERIES_FULL = 0, /* calls whose series did not fit in the common part either */
 	PRELOAD_LOST_DEPTH_EXCEEDED =
 		1,		    /* calls nested deeper than MAX_DEPTH: counted, not published */
 	PRELOAD_LOST_NO_RETURN = 2, /* calls that were left by longjmp or an exception */
@@ -71,7 +71,7 @@ enum preload_probe {
 	PRELOAD_PROBE_GAP = 2,	/* otel_gpu_preload_gap() */
 };
 
-/* How the preload library tells the time, which is ktime whatever it is. */
+/* The clock of the preload library; times are ktime in any case. */
 enum preload_clock {
 	PRELOAD_CLOCK_SYSTEM = 0, /* clock_gettime(CLOCK_MONOTONIC) */
 	PRELOAD_CLOCK_CYCLES = 1, /* the processor's counter, by the system's clock */
@@ -91,9 +91,10 @@ struct preload_header {
 };
 
 enum preload_control_flag {
-	PRELOAD_FULL = 1,	 /* report every call */
-	PRELOAD_NO_CALLS = 2,	 /* report none: counts only */
-	PRELOAD_STREAM_WORK = 4, /* calls that say that work on a stream is done, though NO_CALLS */
+	PRELOAD_FULL = 1,     /* report every call */
+	PRELOAD_NO_CALLS = 2, /* report none: counts only */
+	PRELOAD_STREAM_WORK =
+		4, /* report calls that show that work on a stream is done, also with NO_CALLS */
 	PRELOAD_STEPS = 8, /* threads keep calls and follow periods: see struct preload_detector */
 };
 

@@ -19,7 +19,7 @@ static inline void add_own(__u64 *sum, __u64 value)
 #endif
 }
 
-/* A struct preload_key in registers: what is written piece by piece is slow to read as a whole. */
+/* A struct preload_key in registers: fields that are written one by one are slow to read as a whole. */
 struct key {
 	__u64 words[2];
 };
@@ -69,7 +69,7 @@ static inline struct preload_series *begin_series(struct preload_series *series,
 	return series;
 }
 
-/* NULL: there is no room in the slot. */
+/* NULL: the slot is full. */
 static inline struct preload_series *own_series(struct preload_slot *slot, struct key key)
 {
 	__u32 number;
@@ -170,7 +170,7 @@ static inline void add_value(struct preload_slot *slot, struct key key, const st
 		aggregate->max = value;
 	if (aggregate->min_complement < ~value)
 		aggregate->min_complement = ~value;
-	/* Last: whoever sees the count also sees the sum. */
+	/* Last: a reader that sees the count also sees the sum. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	add_own(&aggregate->buckets[bucket], 1);
 }

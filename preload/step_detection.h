@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of threads that do not tell them: calls are kept, and iterations of a period reported. */
+/* Steps of threads that do not report them: calls are kept, and iterations of a period reported. */
 #ifndef OTEL_GPU_PRELOAD_STEP_DETECTION_H
 #define OTEL_GPU_PRELOAD_STEP_DETECTION_H
 

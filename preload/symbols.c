@@ -38,7 +38,7 @@ typedef void *(*find_symbol)(void *, const char *);
 struct place preload_places[PLACES];
 HIDDEN find_symbol preload_real_dlsym;
 
-/* dlvsym() is not wrapped, so it tells which one is next. */
+/* dlvsym() is not wrapped, so it finds the next one. */
 HIDDEN find_symbol preload_find_dlsym(void)
 {
 	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
@@ -80,7 +80,7 @@ static bool is_in(const void *address, const void *base)
 	return base && base_of(address) == base;
 }
 
-/* What was found stays where it is, though somebody closes its library. */
+/* Keep the library of a found function loaded, even if the program closes it. */
 static void pin(const void *address)
 {
 	Dl_info info;
@@ -115,7 +115,7 @@ struct libraries {
 	char paths[MAX_LIBRARIES][MAX_PATH];
 };
 
-/* No more than that: whoever holds the lock of this may not open anything. */
+/* Only this: nothing can be opened while the lock of this is held. */
 static int note_library(struct dl_phdr_info *info, size_t size, void *argument)
 {
 	struct libraries *libraries = argument;
@@ -127,7 +127,7 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *argument)
 	return libraries->count == MAX_LIBRARIES;
 }
 
-/* Of a library that nobody in the caller's scope needs: what it calls was handed to it. */
+/* In a library that is not in the caller's scope: its functions were passed to the caller. */
 static void *find_anywhere(const char *symbol)
 {
 	struct libraries libraries = {.count = 0};
@@ -251,7 +251,7 @@ void *preload_wrapped(const char *symbol, void *found)
 	return found;
 }
 
-/* dlsym() with a handle, which asks nobody who it is. */
+/* dlsym() with a handle, which does not depend on the caller. */
 HIDDEN void *preload_dlsym(void *handle, const char *name)
 {
 	return preload_wrapped(name, real_dlsym(handle, name));
