@@ -22,7 +22,7 @@ def test_ids_are_those_of_every_replay():
 
 def test_a_capture_of_a_host_that_nobody_knows_has_a_seed():
     """An importer may know nothing of the host; the moment alone has to do."""
-    seeds = {capture_seed(1, {}), capture_seed(2, {}), capture_seed(1, {"host": 5}), NO_SEED}
+    seeds = {capture_seed(1, {}), capture_seed(2, {}), capture_seed(1, {"host": {}}), NO_SEED}
 
     assert len(seeds) == 3
 

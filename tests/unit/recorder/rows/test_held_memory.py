@@ -110,15 +110,19 @@ def test_figures_can_be_asked_for_in_sql(tmp_path):
 
 def test_a_map_that_is_too_large_loses_its_small_blocks(tmp_path):
     """They come last; how many is said."""
-    blocks_of_map = [[n << 20, 1 << 20, n] for n in range(50_000)]
+    blocks_of_map = [(n << 20, 1 << 20, n) for n in range(50_000)]
     failed = out_of_memory(
-        TRAINER, 20, MIB, map={"segments": [[0, MIB]], "blocks": blocks_of_map, "left_out": 7}
-    )
+        TRAINER, 20, MIB,
+        map={
+            "device": 0, "segments": [[0, MIB]], "blocks": blocks_of_map, "left_out": 7,
+            "smallest_bytes": MIB,
+        },
+    )  # fmt: skip
     _, found = read(write(tmp_path / "store.db", [capture(), failed]))
 
     kept = found.map["blocks"]
     assert 1_000 < len(kept) < 50_000
-    assert kept == blocks_of_map[: len(kept)]
+    assert list(map(tuple, kept)) == blocks_of_map[: len(kept)]
     assert found.map["left_out"] == 7 + 50_000 - len(kept)
 
 
