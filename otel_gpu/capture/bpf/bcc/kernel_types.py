@@ -35,6 +35,7 @@ STRUCTURES: Mapping[str, _Fields] = {
     "signal_struct": {
         "live": {"counter": _NUMBER},
         "pids": f"{_POINTER}[]",
+        "flags": _NUMBER,
         "leader": _NUMBER,
         "tty": _POINTER,
     },
