@@ -119,7 +119,7 @@ def _causes() -> tuple[Panel, ...]:
     return (
         Panel(
             "What its threads do",
-            "In threads: those that feed the GPU, of all processes of the service. gpu_wait is waiting for "
+            "In threads: launching threads of all processes of the service. gpu_wait is waiting for "
             "the device; all but that, api and host is time off the CPU.",
             "short",
             [Query(total(of(rate(TIME, OF_SERVICE)), ["state"]), "{{state}}")],
@@ -128,7 +128,7 @@ def _causes() -> tuple[Panel, ...]:
         ),
         Panel(
             "Who kept its threads waiting",
-            "In threads, by who kept those that feed the GPU from going on.",
+            "In threads, by what kept the launching threads from going on.",
             "short",
             [
                 Query(

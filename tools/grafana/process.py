@@ -64,8 +64,8 @@ def _time() -> tuple[Panel, ...]:
         ),
         Panel(
             "Who kept its threads waiting",
-            "In threads, by the end of each wait: who kept the threads that feed the GPU from going on, and what "
-            "that one did meanwhile. The smaller ones are other; waits for the device are not among them.",
+            "In threads, by the end of each wait: what kept launching threads from going on, and what the "
+            "waker did at that time. Smaller ones are other. Waits for the device are not included.",
             "short",
             [
                 Query(

@@ -114,5 +114,5 @@ def report_of(activities, window=WHOLE):
     for activity in activities:
         collector.observe(activity)
     document = make_document(collector.finish("test"))
-    notes = [note for note in document["notes"] if not note.startswith("What was too much")]
+    notes = [note for note in document["notes"] if not note.startswith("Items evicted")]
     return document | {"notes": notes}

@@ -206,7 +206,9 @@ def test_the_text_names_lines_in_causes_verdicts_and_the_tree(document):
         "in pictures.py:40 load: 72 % of 290 samples" in lines
     )
     tree = list(
-        itertools.takewhile(bool, itertools.dropwhile(lambda line: "that feed" not in line, lines))
+        itertools.takewhile(
+            bool, itertools.dropwhile(lambda line: "launching threads" not in line, lines)
+        )
     )
     assert [line.partition("  ")[2].split("ms  ")[-1].strip() for line in tree[1:]] == [
         "data from others, in pictures.py:3 step",
