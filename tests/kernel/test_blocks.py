@@ -306,7 +306,7 @@ def test_the_map_is_as_it_was_when_memory_ran_out(tmp_path: Path) -> None:
 
     [found] = captured.of(MemoryMap)
     assert found.ktime_ns == failed.ktime_ns
-    assert [row[:2] for row in found.info["blocks"]] == said["blocks"]
+    assert [list(row[:2]) for row in found.info["blocks"]] == said["blocks"]
     assert sum(size for _, size in found.info["segments"]) == said["reserved_bytes"]
     assert (found.info["left_out"], found.info["smallest_bytes"]) == (0, 0)
     places = {

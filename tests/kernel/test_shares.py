@@ -172,7 +172,7 @@ def end(agent: Agent) -> None:
 def notes_on(user: str, file: Path) -> list[str]:
     """What the report of a recording says of a user's share."""
     lines = otel_gpu("report", file).stdout.splitlines()
-    return [line.strip() for line in lines if f"of user {user} had the share" in line]
+    return [line.strip() for line in lines if f"of user {user} used up its share" in line]
 
 
 def test_a_program_with_too_many_series_takes_no_other_program_its_series(
