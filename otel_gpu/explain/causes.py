@@ -307,26 +307,16 @@ class Causes:
                 seen = self._see_device(other, *window)
                 intervals += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
         first = group[0].culprit
-        if first is None or first.tid in path:
-            return rank(
-                self._group(
-                    intervals=intervals,
-                    duration_ns=duration_ns,
-                    waiter=waiter,
-                    depth=depth + 1,
-                    path=frozenset(tids),
-                ),
-                0,
-            )
-        if group[0].kind in rules.REPEATED_KINDS:
-            tids.add(first.tid)
-            intervals = self._unseen.during_waits(*waiter, first, group, intervals)
-        follower = _Waiter(first.pid)
+        if first is not None and first.tid not in path:
+            if group[0].kind in rules.REPEATED_KINDS:
+                tids.add(first.tid)
+                intervals = self._unseen.during_waits(*waiter, first, group, intervals)
+            waiter = _Waiter(first.pid)
         return rank(
             self._group(
                 intervals=intervals,
                 duration_ns=duration_ns,
-                waiter=follower,
+                waiter=waiter,
                 depth=depth + 1,
                 path=frozenset(tids),
             ),

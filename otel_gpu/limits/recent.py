@@ -49,16 +49,17 @@ class Fifo(OrderedDict[_Key, _Value]):
     def __setitem__(self, key: _Key, value: _Value) -> None:
         _set(self, key, value)
         if len(self) > self.limit:
-            evicted = self.popitem(last=False)
-            if self._evict is not None:
-                self._evict(*evicted)
+            self._evict_oldest()
 
     def release(self, count: int) -> None:
         """Evict the first ``count`` entries."""
         for _ in range(min(count, len(self))):
-            evicted = self.popitem(last=False)
-            if self._evict is not None:
-                self._evict(*evicted)
+            self._evict_oldest()
+
+    def _evict_oldest(self) -> None:
+        evicted = self.popitem(last=False)
+        if self._evict is not None:
+            self._evict(*evicted)
 
     @property
     def oldest(self) -> _Key:
@@ -85,9 +86,7 @@ class Recent(Fifo[_Key, _Value]):
         _set(self, key, value)
         self.move_to_end(key)
         if len(self) > self.limit:
-            evicted = self.popitem(last=False)
-            if self._evict is not None:
-                self._evict(*evicted)
+            self._evict_oldest()
 
     def use(self, key: _Key) -> _Value | None:
         """Return the value of a key, or None."""

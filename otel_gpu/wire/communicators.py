@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.wire.json_body import INT64_MAX
 
 OPERATIONS = {
     wire.COLLECTIVE_ALL_REDUCE: "all_reduce",
@@ -37,7 +38,6 @@ NO_REDUCTION = 255
 MAX_SPLITS = 1_024
 """Ranks up to which a call keeps the amount that it exchanges with each."""
 
-_INT64_MAX = (1 << 63) - 1
 _CALLS = wire.COMMUNICATOR.fields.index("calls_0")
 _BYTES = wire.COMMUNICATOR.fields.index("bytes_0")
 
@@ -163,7 +163,7 @@ def asked_by(grid: Sequence[int], block: Sequence[int]) -> tuple[int, Signature]
     if not operation:
         return None
     root -= (root >> 31) << 32
-    elements = min(low | high << 32, _INT64_MAX)
+    elements = min(low | high << 32, INT64_MAX)
     signature = Signature(operation, elements, packed & 0xFF, packed >> 8 & 0xFF, root)
     return number_low | number_high << 32, signature
 
@@ -171,7 +171,7 @@ def asked_by(grid: Sequence[int], block: Sequence[int]) -> tuple[int, Signature]
 def communicator_of(values: tuple[Any, ...]) -> Communicator:
     """Make a communicator of a ``struct communicator``; counts are cut to 63 bits."""
     identity, *numbers, recent = values
-    counts = [min(number, _INT64_MAX) for number in numbers]
+    counts = [min(number, INT64_MAX) for number in numbers]
     called, scalars = counts[0], counts[: _CALLS - 1]
     operations = enumerate(zip(counts[_CALLS - 1 : _BYTES - 1], counts[_BYTES - 1 :], strict=True))
     known = {operation: made for operation, made in operations if made[0]}
@@ -184,5 +184,5 @@ def _recent(recent: bytes, called: int) -> Iterator[QueuedCollective]:
     for number, elements, ktime_ns, root, operation, datatype, reduction in rows:
         # The kernel writes a row before it counts the call.
         if 0 < number <= called:
-            asked = operation, min(elements, _INT64_MAX), datatype, reduction, root
+            asked = operation, min(elements, INT64_MAX), datatype, reduction, root
             yield QueuedCollective(number, ktime_ns, Signature._make(asked))

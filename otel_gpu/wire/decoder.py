@@ -28,6 +28,7 @@ from otel_gpu.wire.blocks import (
 from otel_gpu.wire.c_struct import CStruct
 from otel_gpu.wire.communicators import CommunicatorKey, Communicators, communicator_of
 from otel_gpu.wire.events import CudaCall, Event
+from otel_gpu.wire.json_body import INT64_MAX
 from otel_gpu.wire.json_events import OF_JSON
 from otel_gpu.wire.marks import range_of, step_of
 from otel_gpu.wire.readings import Aggregate, SeriesKey
@@ -42,7 +43,6 @@ from otel_gpu.wire.rejections import (
 
 _U64_MASK = (1 << 64) - 1
 # OTLP counts in signed 64 bits. A forged recording can contain more.
-_INT64_MAX = (1 << 63) - 1
 _NO_HIGH_BYTES = bytes(wire.MAX_BUCKETS)
 # Distinct thread names whose text is cached: a lookup costs less than decoding.
 _REMEMBERED_NAMES = 4096
@@ -189,7 +189,7 @@ def _decode_counters(record: bytes) -> readings.Counters:
         raise RejectedError(SIZE_MISMATCH)
     ktime_ns = wire.RECORD_HEADER.unpack_from(record)[3]
     values = struct.unpack_from(f"<{count}Q", record, _HEADER_BYTES)
-    if max(values) > _INT64_MAX:
+    if max(values) > INT64_MAX:
         raise RejectedError(BAD_BODY)
     return readings.Counters(ktime_ns, values)
 
@@ -206,7 +206,7 @@ def _decode_aggregates(record: bytes) -> readings.Aggregates:
         values = _SERIES.unpack_from(record, position)
         total, min_complement, highest, size_bytes = values[8:12]
         high_bytes = record[position + _HIGHEST_BYTE : position + _SERIES.size : 8]
-        if max(total, highest, size_bytes) > _INT64_MAX or high_bytes != _NO_HIGH_BYTES:
+        if max(total, highest, size_bytes) > INT64_MAX or high_bytes != _NO_HIGH_BYTES:
             continue
         # Zeroed memory: a minimum was not written yet.
         lowest = ~min_complement & _U64_MASK if min_complement else 0
@@ -232,7 +232,7 @@ def _decode_times(record: bytes) -> readings.Times:
         entries = map(_short_times_entry, _SHORT_TIMES_ENTRY.iter_unpack(record[fixed_bytes:]))
     else:
         raise RejectedError(SIZE_MISMATCH)
-    good = tuple(entry for entry in entries if max(entry[1:4]) <= _INT64_MAX)
+    good = tuple(entry for entry in entries if max(entry[1:4]) <= INT64_MAX)
     _check_entries(event := readings.Times(fixed[3], good), len(good), count)
     return event
 
@@ -271,7 +271,7 @@ def _decode_entries(
 
 def _clipped(kind: type[Any]) -> Callable[[tuple[int, ...]], Any]:
     # A program can report any number.
-    return lambda values: kind._make(min(number, _INT64_MAX) for number in values)
+    return lambda values: kind._make(min(number, INT64_MAX) for number in values)
 
 
 def _times_entry(values: tuple[Any, ...]) -> readings.TimesEntry:
@@ -292,7 +292,7 @@ def _decode_out_of_memory(record: bytes) -> OutOfMemory:
     return OutOfMemory._make(
         (
             *numbers[:4],
-            *(min(number, _INT64_MAX) for number in numbers[4:9]),
+            *(min(number, INT64_MAX) for number in numbers[4:9]),
             *numbers[9:],
             device,
             source,
