@@ -29,7 +29,7 @@ class CollectiveMeter(Subject):
 
 def run(*, quick: bool = False) -> list[Result]:
     """
-    Interleave iterations of three programs: without probes, with them, and with a communicator.
+    Interleave rounds of three programs: without probes, with them, and with a communicator.
 
     Copies of the libraries are different inodes, so some carry probes and some none. It is CPU time,
     which others on the host hardly change.

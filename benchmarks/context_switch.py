@@ -80,7 +80,7 @@ class Pair:
         return line
 
 
-class IterationTimes(NamedTuple):
+class Round(NamedTuple):
     """Nanoseconds of a switch: of each kind of thread, without and with programs."""
 
     bare: Sequence[float]
@@ -121,7 +121,7 @@ def run(*, quick: bool = False) -> list[Result]:
                 probed = [pair.nanoseconds_per_switch() for pair in pairs]
                 with publishing(programs, watched.pid):
                     probed.append(watched.nanoseconds_per_switch())
-            samples.append(IterationTimes([*bare, bare[pairs.index(watched)]], probed))
+            samples.append(Round([*bare, bare[pairs.index(watched)]], probed))
         watched_waits = sum(
             value for _, value in times_of(programs, {watched.pid, feeding.pid}).items()
         )
@@ -137,7 +137,7 @@ def run(*, quick: bool = False) -> list[Result]:
     ]
 
 
-def result(whose: str, samples: Sequence[IterationTimes], index: int, bound_ns: float) -> Result:
+def result(whose: str, samples: Sequence[Round], index: int, bound_ns: float) -> Result:
     """Return what was added to the switches of one pair."""
     bare_ns = median(sample.bare[index] for sample in samples)
     # What disturbs the machine for longer than a round disturbs both sides of it.

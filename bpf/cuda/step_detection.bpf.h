@@ -11,7 +11,7 @@
 
 #define NO_DETECTOR 0xffffffff
 
-/* Returns whether the period of that number was nobody's, and is the thread's now. */
+/* Returns whether the detector of that number was free, and is the thread's now. */
 __weak __noinline int take_detector(struct thread *thread, __u32 index)
 {
 	struct step_detector *detector = bpf_map_lookup_elem(&step_detectors, &index);

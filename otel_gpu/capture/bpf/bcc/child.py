@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 # The name that BCC gives our source in error messages.
 _ERROR = re.compile(r"^/virtual/main\.c:(\d+):\d+: (?:fatal )?error: ", re.MULTILINE)
-_ITERATIONS = 4
+_ROUNDS = 4
 _MOVE_TO_R0, _EXIT = 0xB7, 0x95
 _TWO_INSTRUCTIONS = 16
 
@@ -32,7 +32,7 @@ def _ask(source: str, expressions: list[str], log: BinaryIO) -> list[int | None]
 
     first_line = source.count("\n") + 2
     left = dict(enumerate(expressions))
-    for _ in range(_ITERATIONS if expressions else 0):
+    for _ in range(_ROUNDS if expressions else 0):
         numbers = list(left)
         functions = [f"int f{n}(void *ctx) {{ return {left[n]}; }}" for n in numbers]
         start = log.seek(0, os.SEEK_END)
