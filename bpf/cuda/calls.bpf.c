@@ -2,8 +2,8 @@
 /*
  * CUDA calls: entry, return, and what a call was.
  *
- * One program serves the entry of every API, one the return. The attach cookie says
- * which API (its row in the probe table) and which exported spelling; the row says
+ * One program serves the entry of every API, one the return. The attach cookie contains
+ * the API (its row in the probe table) and the exported spelling; the row contains
  * where the arguments are. Runtime calls make driver calls inside, so a thread has a
  * stack of open calls.
  *
@@ -112,7 +112,7 @@ int enter_call(struct pt_regs *ctx)
 	__u64 stack_pointer;
 	bool is_published;
 
-	/* Who only uses the network is not watched for that. */
+	/* A program that only uses the network is not watched for that. */
 	if (!thread && (api < MAX_APIS && settings.apis[api].layer == LAYER_VERBS) &&
 	    !find_process(pid_of(task)))
 		return 0;
@@ -191,7 +191,7 @@ int exit_call(struct pt_regs *ctx)
 	__s32 status;
 	__u8 choices;
 
-	if (!thread) /* not watched; or no room for it, which its entry has counted */
+	if (!thread) /* not watched; or its map is full, which its entry has counted */
 		return 0;
 	if (counts_itself(thread, number % MAX_APIS))
 		return 0;
@@ -256,7 +256,7 @@ int exit_call(struct pt_regs *ctx)
 		thread->prepared_ktime_ns = now_ktime_ns;
 	if (status == OUT_OF_MEMORY && api->family == FAMILY_ALLOCATE && !is_nested(thread, api) &&
 	    admit_failure(now_ktime_ns)) {
-		/* Another token than that of the call, whose sample goes with its span. */
+		/* Another token than the call's: the call's own sample goes with its span. */
 		thread->failed.user_stack = sample_call(ctx, thread, now_ktime_ns - 1);
 		send_context(thread, call_at(thread, 0)->start_ktime_ns, now_ktime_ns);
 		note_failure(thread, call, now_ktime_ns);
@@ -275,7 +275,7 @@ int exit_call(struct pt_regs *ctx)
 	}
 	if (thread->depth == 1) {
 		now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, 0);
-		/* Whoever only asks, as a watchdog does, or prepares transfers, feeds no device. */
+		/* A thread that only asks, as a watchdog does, or prepares transfers, launches nothing. */
 		if (thread->last_return_ktime_ns || !only_asks(api))
 			begin_gap(thread, call->api, now_ktime_ns);
 		thread->gap_span_id = 0;

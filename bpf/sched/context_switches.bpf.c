@@ -5,13 +5,13 @@
  * A thread is off the CPU from switch-out to switch-in. If it left because it had
  * to wait, it is *blocked* until it is woken, and in the *run queue* from
  * then on. If it was preempted, it is in the run queue all the time. The two parts
- * sum to the interval. Who is to blame for the run-queue part is whoever had the
- * CPU: the next task at a preemption; after a wake-up, who ran on the thread's CPU when
- * it was woken. If it runs on another CPU then, who had that one most of the time.
+ * sum to the interval. The culprit of the run-queue part is the task that had the
+ * CPU: the next task at a preemption; after a wake-up, the task that ran on the thread's CPU
+ * when it was woken. If it runs on another CPU then, the task that had that one most of the time.
  *
  * Every context switch of the host comes through here, so a thread that is not
  * watched must cost no more than one failed hash lookup each way. A program that does
- * nothing at all takes longer than that, so there are no more than two: sched_wakeup,
+ * nothing at all takes longer than that, so there are only two: sched_wakeup,
  * which comes after sched_waking, has the CPU that the thread is put on.
  */
 #include "core/core_fixes.bpf.h"
@@ -80,7 +80,7 @@ static __always_inline void note_place(struct thread *thread, struct task_struct
 	}
 }
 
-static __always_inline void exonerate(struct thread *thread)
+static __always_inline void clear_culprit(struct thread *thread)
 {
 	thread->culprit_pid = 0;
 	thread->culprit_tid = 0;
@@ -88,7 +88,7 @@ static __always_inline void exonerate(struct thread *thread)
 }
 
 /* Idle CPUs have tasks with number 0. */
-static __always_inline void blame(struct thread *thread, struct task_struct *task)
+static __always_inline void set_culprit(struct thread *thread, struct task_struct *task)
 {
 	thread->culprit_pid = pid_of(task);
 	thread->culprit_tid = tid_of(task);
@@ -128,7 +128,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	if (voluntary) {
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
-		exonerate(thread);
+		clear_culprit(thread);
 		note_place(thread, prev);
 		if (task_state(prev) & STOPPED_STATES)
 			thread->stall_flags |= STALL_STOPPED;
@@ -142,7 +142,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 		thread->involuntary_switches++;
 		thread->runnable_ktime_ns = now_ktime_ns;
 		thread->stall_flags = STALL_PREEMPTED;
-		blame(thread, next);
+		set_culprit(thread, next);
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;
 		if (is_throttled(prev))
@@ -168,10 +168,10 @@ static __always_inline void begin_running(struct thread *thread, __u64 now_ktime
 }
 
 /*
- * After a wake-up: who kept the thread waiting for the CPU that it gets now. Whoever had
- * the CPU that it was woken on is known; it may have been put on another one at once, or
- * later. There it must have been the last one to run that kept it waiting, if that ran
- * for most of the time: the scheduler knows for how long.
+ * After a wake-up: the task that kept the thread waiting for the CPU that it gets now. The task
+ * that had the CPU that it was woken on is known. The thread may have been put on another CPU at
+ * once, or later. There the culprit is the last task to run, if it ran for most of the wait: the
+ * scheduler knows for how long.
  */
 static __always_inline void note_culprit(struct thread *thread, struct task_struct *prev, __u32 cpu,
 					 __u64 now_ktime_ns)
@@ -182,14 +182,14 @@ static __always_inline void note_culprit(struct thread *thread, struct task_stru
 		return;
 	if (thread->woken_cpu == cpu && thread->culprit_tid)
 		return;
-	blame(thread, prev);
+	set_culprit(thread, prev);
 	if (!thread->culprit_tid) {
 		thread->stall_flags |= STALL_IDLE_CPU;
 		return;
 	}
 	if (READ_KERNEL(prev, se.sum_exec_runtime) - READ_KERNEL(prev, se.prev_sum_exec_runtime) <
 	    wait_ns / 2)
-		exonerate(thread);
+		clear_culprit(thread);
 }
 
 static __always_inline int on_switch(__u64 *ctx, bool in_place)
@@ -321,7 +321,7 @@ int tcp_retransmit_skb(__u64 *ctx)
 {
 	struct sock *sk = (struct sock *)ctx[0];
 	__u32 zero = 0, id;
-	/* A context switch, which has its looks there too, does not come in between. */
+	/* A context switch, which uses the same buffer, does not come in between. */
 	struct resource *scratch = bpf_map_lookup_elem(&resource_scratch, &zero), *known;
 
 	if (!scratch)

@@ -39,8 +39,8 @@ static __always_inline bool goes_on(const struct interval *kept, const struct th
 }
 
 /*
- * Whoever woke the thread has let go of the GIL. It may have to wait for it again at once, which
- * is not what took so long.
+ * The thread that woke this one has released the GIL. This one may have to wait for it again at
+ * once, which is not what took so long.
  */
 static __always_inline bool is_named_already(const struct interval *kept,
 					     const struct thread *thread, __u64 now_ktime_ns)
@@ -49,7 +49,7 @@ static __always_inline bool is_named_already(const struct interval *kept,
 	       now_ktime_ns - thread->off_ktime_ns < kept->end_ktime_ns - kept->start_ktime_ns;
 }
 
-/* Keep an interval, in place of the shortest one if there is no room. */
+/* Keep an interval, in place of the shortest one if all slots are taken. */
 static __always_inline void keep_interval(struct thread *thread, __u64 runnable_ktime_ns,
 					  __u64 now_ktime_ns)
 {
@@ -151,7 +151,7 @@ static __always_inline void send_interval(const struct thread *thread, const str
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
-/* Say in which span a wait was that hangs below no call or gap. Returns whether it was in one. */
+/* Send the span that a wait was in, if the wait hangs below no call or gap. Returns whether there is one. */
 static __always_inline bool send_wait_context(const struct thread *thread,
 					      const struct published_context *context,
 					      __u64 start_ktime_ns, __u64 end_ktime_ns)

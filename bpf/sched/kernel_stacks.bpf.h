@@ -2,8 +2,8 @@
 /*
  * Where in the kernel a thread waited, as the id of a stack.
  *
- * A stack is looked at when the thread is about to run again: it has not moved
- * meanwhile, and then it is known how long the wait was. Unwinding takes longer than all
+ * A stack is read when the thread is about to run again: it is still the same, and it is
+ * known how long the wait was. Unwinding takes longer than all
  * else that is done at a context switch, so short waits go without, and are distinguished by
  * their system call.
  */
@@ -19,7 +19,7 @@
 
 #define MEMO_BITS      10
 #define MAX_WORDS      192    /* of a kernel stack, from its innermost end */
-#define MAX_DESCRIPTOR 0x1000 /* a first argument from here on is no file descriptor */
+#define MAX_DESCRIPTOR 0x1000 /* a first argument from here on is not a file descriptor */
 #define REPLACE_ONE_IN 16     /* of stacks that another one has the entry of */
 
 #if CAN_RECALL_STACKS
@@ -147,7 +147,7 @@ static __always_inline __s64 find_in_place(const struct thread *thread, struct t
 	return id;
 }
 
-/* Look at a word for the first frame that was not found. Returns 1 when all were. */
+/* Compare a word with the first frame that was not found. Returns 1 when all were. */
 static __noinline long match_inner(__u32 at, struct stack_memo *memo)
 {
 	__u32 zero = 0, frame;
@@ -266,7 +266,7 @@ static __always_inline long find_kernel_stack(const struct thread *thread, void 
 	frames = unwind(source, walk);
 	if (!frames)
 		return -1;
-	stack = find_known_stack(frames, ROOM_OF_SWITCH);
+	stack = find_known_stack(frames, SWITCH_BUFFER);
 #if CAN_RECALL_STACKS
 	if (may_recall && stack >= 0) {
 		copy_words(copy, source, MAX_WORDS);

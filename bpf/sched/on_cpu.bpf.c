@@ -69,7 +69,7 @@ struct moment {
 
 /*
  * A thread that counts its calls publishes them. Nothing that is known of it is changed: this may
- * have interrupted what looks at the same.
+ * have interrupted a program that reads the same.
  */
 static __noinline int read_published_calls(const struct thread *thread, struct moment *moment)
 {
@@ -209,14 +209,14 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	bool is_in_kernel = !is_in_user, is_sent;
 	__u64 now_ktime_ns, period_ns, weight_ns, user_stack = 0;
 	__u32 one_in, zero = 0;
-	const struct cpu_sampling *said;
+	const struct cpu_sampling *sampling;
 	struct place place;
 
 	if (!thread)
 		return 0;
-	said = bpf_map_lookup_elem(&cpu_sampling, &zero);
-	one_in = said && said->one_in ? said->one_in : 1;
-	period_ns = said && said->period_ns ? said->period_ns : settings.tick_period_ns;
+	sampling = bpf_map_lookup_elem(&cpu_sampling, &zero);
+	one_in = sampling && sampling->one_in ? sampling->one_in : 1;
+	period_ns = sampling && sampling->period_ns ? sampling->period_ns : settings.tick_period_ns;
 	now_ktime_ns = bpf_ktime_get_ns();
 	weight_ns = period_ns * ticks_of(thread, now_ktime_ns, period_ns) * one_in;
 	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||

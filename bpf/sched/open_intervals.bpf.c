@@ -24,14 +24,14 @@ struct bpf_iter__task {
 
 static __always_inline __s32 kernel_stack_of(struct task_struct *task)
 {
-	__u32 room = ROOM_OF_OTHERS, frames;
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
+	__u32 buffer = ITERATOR_BUFFER, frames;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &buffer);
 	__s64 stack;
 
 	if (!walk)
 		return -1;
 	frames = unwind(task, walk);
-	stack = frames ? find_known_stack(frames, room) : -1;
+	stack = frames ? find_known_stack(frames, buffer) : -1;
 	return stack < 0 ? -1 : stack;
 }
 

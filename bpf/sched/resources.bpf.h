@@ -34,7 +34,7 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 #else
 
 #define RESOURCE_FLOOR_NS 100000
-/* Further files of a process image are one per file system in the time account, and sockets one
+/* Further files of a program are one per file system in the time account, and sockets one
  * per family: a data set can have millions. */
 #define MAX_OWN_RESOURCES 64
 #define MAX_SYSTEM_CALL	  448
@@ -353,8 +353,8 @@ static __always_inline int identify_file(struct thread *thread, __u64 address, b
 }
 
 /*
- * Global functions, so that the verifier walks each once; with the address as a number, as such a
- * function takes no pointer to a file.
+ * Global functions, so that the verifier walks each once; with the address as a number, as a
+ * global function takes no pointer to a file.
  */
 __weak __noinline int identify_by_copies(struct thread *thread, __u64 address)
 {

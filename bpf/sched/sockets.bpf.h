@@ -117,7 +117,7 @@ static __always_inline void read_addresses(struct resource *scratch, struct sock
 		(remote_words[0] != local_words[0] || remote_words[1] != local_words[1]);
 }
 
-/* A connection to elsewhere is known by its peer: a program may connect again and again. */
+/* A connection to elsewhere is known by its peer: a program may connect many times. */
 static __always_inline void be_known_by_peer(struct resource_identity *identity)
 {
 	identity->inode = 0;

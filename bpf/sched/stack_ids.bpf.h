@@ -11,17 +11,17 @@
 
 #define STACK_FLOOR_NS 20000 /* shorter waits go without */
 
-/* Where this CPU keeps the stack that is looked for. */
-#define ROOM_OF_SWITCH 0
-#define ROOM_OF_OTHERS 1
+/* This CPU's buffers for the stack that is searched for: keys of stack_walk. */
+#define SWITCH_BUFFER	0
+#define ITERATOR_BUFFER 1
 
 /*
- * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global
+ * Find the stack in one of this CPU's buffers among the known ones, or add it. Negative: it is not there. A global
  * function, so that the verifier walks its loops once, and not from each place that calls it.
  */
-__weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
+__weak __noinline __s64 find_known_stack(__u32 frames, __u32 buffer)
 {
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room), *known;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &buffer), *known;
 	__u64 hash = 0;
 	__u32 id, uid;
 
@@ -54,7 +54,7 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
 	return id;
 }
 
-/* Returns how many frames there are, or the limit; 0: there is no stack. */
+/* Returns how many frames there are, or the limit; 0: without a stack. */
 static __always_inline __u32 unwind(void *source, struct kernel_stack *walk)
 {
 	long bytes = WALK_KERNEL_STACK(source, walk, sizeof(*walk));

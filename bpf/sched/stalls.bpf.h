@@ -88,7 +88,7 @@ __weak __noinline int note_off_cpu(struct thread *thread, __u64 runnable_ktime_n
 	return 0;
 }
 
-/* A thread is on a CPU again. Not a function: the stack has no room for another one. */
+/* A thread is on a CPU again. Not a function: the BPF stack is too small for another one. */
 static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 {
 	__u64 runnable_ktime_ns = thread->runnable_ktime_ns, from_ktime_ns;
@@ -98,7 +98,7 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 	if (now_ktime_ns < thread->off_ktime_ns) /* an estimate; see notice_running */
 		now_ktime_ns = thread->off_ktime_ns;
 	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
-	/* Woken before we looked: all of it counts as blocked. */
+	/* Woken before it was watched: all of it counts as blocked. */
 	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
 		runnable_ktime_ns = now_ktime_ns;
 	/* Woken before it was off the CPU: that was put off to when the account was read. */
@@ -110,9 +110,9 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 }
 
 /*
- * A thread runs, and its switch-in was not seen: now and then the kernel tells nobody of one. The
- * scheduler knows for how long it has run, to the last tick. It ran when it says that a call was
- * over.
+ * A thread runs, and its switch-in was not seen: now and then the kernel calls no
+ * tracepoint for one. The scheduler knows for how long the thread has run, to the last tick. The
+ * thread also ran when it published that a call was over.
  */
 static __always_inline void notice_running(struct thread *thread, struct task_struct *task,
 					   __u64 now_ktime_ns)

@@ -7,8 +7,8 @@
  * One that is on another CPU has its registers there; those that the kernel has are of its last
  * way in, which was a tick of the clock at the latest. The agent knows which is which.
  *
- * What is found is what reading the iterator returns, and not in a ring: there is as much room as
- * there are threads. Only code objects take the usual way.
+ * What is found is what reading the iterator returns, and not in a ring: so there
+ * is space for every thread. Only code objects take the usual way.
  *
  * Only in the object for kernels with BTF: what iterates over tasks needs it.
  */
@@ -52,7 +52,7 @@ struct dump_buffer {
 	__u8 more[THREAD_DUMP_COPY_BYTES - STALL_COPY_BYTES];
 };
 
-/* Only the agent looks, at one thread at a time. */
+/* Only the agent runs it, for one thread at a time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -111,10 +111,10 @@ static __always_inline void dump_calls(struct thread_dump_record *dump, __u32 ti
 
 static __always_inline __s32 dump_kernel_stack(struct task_struct *task)
 {
-	__u32 room = ROOM_OF_OTHERS;
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
+	__u32 buffer = ITERATOR_BUFFER;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &buffer);
 	__u32 frames = walk ? unwind(task, walk) : 0;
-	__s64 stack = frames ? find_known_stack(frames, room) : -1;
+	__s64 stack = frames ? find_known_stack(frames, buffer) : -1;
 
 	return stack < 0 ? -1 : stack;
 }
@@ -131,11 +131,11 @@ static __always_inline __s32 system_call_of(const struct pt_regs *registers)
 }
 
 /* Returns how many bytes the sample takes. */
-static __always_inline __u32 dump_user(struct dump_buffer *room, struct task_struct *task,
+static __always_inline __u32 dump_user(struct dump_buffer *buffer, struct task_struct *task,
 				       const struct pt_regs *registers)
 {
 	struct place place = place_of(registers);
-	struct sample *sample = &room->sample;
+	struct sample *sample = &buffer->sample;
 	struct sample_record *record = &sample->record;
 	__u32 frames, returns, head_bytes, stack_bytes;
 
@@ -171,7 +171,7 @@ int dump_thread(struct bpf_iter__task *ctx)
 	struct pt_regs *registers;
 	struct sample_record *record;
 	struct thread_dump_record *dump;
-	struct dump_buffer *room;
+	struct dump_buffer *buffer;
 	__u64 *program_ktime_ns;
 	__u32 zero = 0, pid, tid, bytes;
 
@@ -180,12 +180,12 @@ int dump_thread(struct bpf_iter__task *ctx)
 	pid = pid_of(task);
 	tid = tid_of(task);
 	program_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
-	room = bpf_map_lookup_elem(&dump_buffers, &zero);
+	buffer = bpf_map_lookup_elem(&dump_buffers, &zero);
 	/* A thread of the kernel, or one that has ended, has no memory. */
-	if (!program_ktime_ns || !room || !READ_SELDOM(task, mm))
+	if (!program_ktime_ns || !buffer || !READ_SELDOM(task, mm))
 		return 0;
-	dump = &room->dump;
-	record = &room->sample.record;
+	dump = &buffer->dump;
+	record = &buffer->sample.record;
 	__builtin_memset(dump, 0, sizeof(*dump));
 	__builtin_memset(record, 0, __builtin_offsetof(struct sample_record, python_frames));
 	fill_header(&dump->header, RECORD_THREAD_DUMP, 0, bpf_ktime_get_ns(), *program_ktime_ns,
@@ -204,7 +204,7 @@ int dump_thread(struct bpf_iter__task *ctx)
 	}
 	bytes = __builtin_offsetof(struct sample_record, python_frames);
 	if (are_of_user(registers))
-		bytes = dump_user(room, task, registers);
+		bytes = dump_user(buffer, task, registers);
 	else
 		dump->flags |= THREAD_DUMP_NO_USER;
 	/* It came to a CPU, or left it, during the dump: its registers are older or newer. */
@@ -213,7 +213,7 @@ int dump_thread(struct bpf_iter__task *ctx)
 	record->header.size = bytes;
 	bytes += sizeof(*dump);
 	dump->header.size = bytes;
-	if (bytes <= sizeof(*room))
-		bpf_seq_write(READ_KERNEL(ctx->meta, seq), room, bytes);
+	if (bytes <= sizeof(*buffer))
+		bpf_seq_write(READ_KERNEL(ctx->meta, seq), buffer, bytes);
 	return 0;
 }

@@ -6,9 +6,9 @@
  * Time is booked while it passes: by the thread when its state changes, and for all threads
  * when the account is read. Each of them takes what passed since then by moving
  * "booked" on, so that nothing is booked twice, and the states of a thread sum to the time that
- * it exists. The same word says whether the thread is off a CPU, so that no one takes time for
- * another state. Whoever comes later than another one that took a later moment goes on from
- * that moment.
+ * it exists. The same word contains whether the thread is off a CPU, so that no time is booked
+ * as another state. A program that comes after one that booked until a later time goes on from
+ * that time.
  *
  * On-CPU time is collected in the thread, and booked when the account is read (without BTF,
  * when the thread leaves the CPU): calls can follow each other a million times a second. So are
@@ -48,7 +48,7 @@ static __always_inline __u32 cpu_place_of(const struct thread *thread)
 
 /*
  * Whether the program of a key may begin an entry. Where another CPU begins the same, it is charged
- * twice: here is no stack left to see that.
+ * twice: the BPF stack is too full to check that.
  */
 static __always_inline bool takes_share(const struct times_key *key, enum share_kind kind)
 {
@@ -255,7 +255,7 @@ static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns, _
 	for (int i = 0; i < ATOMIC_TRIES; i++) {
 		__u64 seen = *(volatile __u64 *)&thread->booked, from_ktime_ns = seen & ~OFF_CPU;
 
-		if (!seen) { /* our first look at it */
+		if (!seen) { /* not seen before */
 			thread->links_ktime_ns = *now_ktime_ns;
 			from_ktime_ns = *now_ktime_ns;
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Who waited for whom: what the last one did meanwhile of those that waited for each other.
+ * Chains of waits: what the last thread did while the others waited for each other.
  *
  * Each thread keeps what it last waited for, as links. When one that is watched wakes another
  * one, the other's wait is divided by the links of the waker: where the waker was blocked
@@ -80,15 +80,15 @@ static __always_inline __u64 overlap(const struct division *division, __u64 from
 /* How much of the time of a link of several waits is in a part of it. */
 static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 length_ns)
 {
-	/* The product has room: see LINK_NS. */
+	/* The product does not overflow: see LINK_NS. */
 	if (overlap_ns >= length_ns || length_ns > 2 * (__u64)LINK_NS)
 		return time_ns;
 	return time_ns * overlap_ns / length_ns;
 }
 
 /*
- * Book what is small as the part at hand, which says what the last one did. This and what comes
- * below are global functions, so that the verifier follows their branches once, and not for each
+ * Book what is small as the part at hand, which contains what the last thread did. This function
+ * and those below are global functions, so that the verifier follows their branches once, and not for each
  * part.
  */
 __weak __noinline int book_part(struct division *division, struct times_key *key,
@@ -130,7 +130,7 @@ static __always_inline void end_by(struct wait_link *link, __u32 pid, __u32 tid,
 	link->system_call = -1;
 }
 
-/* Look at one of the waker's links. Returns whether what is small is now a part. */
+/* Follow one of the waker's links. Returns whether what is small is now a part. */
 __weak __noinline int follow_link(struct division *division, struct thread *thread,
 				  const struct thread *waker, __u32 number)
 {

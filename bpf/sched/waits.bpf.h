@@ -254,7 +254,7 @@ __weak __noinline int book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
 	key.system_call = -1;
 	key.resource = 0;
 	key.state = STATE_RUN_QUEUE;
-	/* Nobody had an idle CPU: waking it up is what took the time. */
+	/* No task had an idle CPU: waking it up is what took the time. */
 	key.flags = thread->stall_flags & (STALL_IDLE_CPU | STALL_PREEMPTED);
 	key.end_state = STATE_NONE;
 	return book_wait(&thread->kept[KEPT_RUN_QUEUE], &key, thread->culprit_comm,
