@@ -25,7 +25,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity import libraries
 from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.limits.caches import remembered
-from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 
 class WorkKind(StrEnum):
@@ -257,7 +257,7 @@ def _is_own(frame: Frame, place: Frame) -> bool:
         return False
     if frame is place:
         return work_of(frame) in (None, WorkKind.GC)
-    if frame.kind == PYTHON:
+    if frame.kind == FrameType.PYTHON:
         own = bool(frame.function or frame.file) and not is_standard_library(frame.file)
     else:
         own = bool(frame.function) and layer_of(frame.module) == libraries.PROGRAM
@@ -266,19 +266,19 @@ def _is_own(frame: Frame, place: Frame) -> bool:
 
 def _is_imported(frames: Sequence[Frame], index: int) -> bool:
     frame = frames[index]
-    if frame.kind != PYTHON or frame.function != _TOP_LEVEL:
+    if frame.kind != FrameType.PYTHON or frame.function != _TOP_LEVEL:
         return False
-    caller = next((other for other in frames[index + 1 :] if other.kind == PYTHON), None)
+    caller = next((other for other in frames[index + 1 :] if other.kind == FrameType.PYTHON), None)
     return caller is not None and _IMPORTS.fullmatch(caller.file) is not None
 
 
 @remembered("known_work", _REMEMBERED, 300)
 def work_of(frame: Frame) -> WorkKind | None:
     """Return the work that a frame is known for; None: not known."""
-    if frame.kind == PYTHON:
+    if frame.kind == FrameType.PYTHON:
         source = source_of(frame.file)
         return next((p.row.work for p in _patterns() if p.files.fullmatch(source)), None)
-    if frame.kind != NATIVE:
+    if frame.kind != FrameType.NATIVE:
         return None
     for row, _, modules, functions in _patterns():
         if modules.fullmatch(frame.module):

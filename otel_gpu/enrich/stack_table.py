@@ -16,7 +16,7 @@ from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of
 from otel_gpu.enrich.waits.user_reasons import UserRule, find_user_rules
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.symbol_records import UserStack
 
 MAX_STACKS = 16_384
@@ -113,15 +113,15 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
     library: Frame | None = None
     is_hidden = False
     for frame in frames:
-        if frame.kind == PYTHON:
+        if frame.kind == FrameType.PYTHON:
             if not (frame.function or frame.file):
                 return None
             if not is_standard_library(frame.file):
                 return frame
             library = library or frame
-        if frame.kind == CUT and any(other.kind == PYTHON for other in frames):
+        if frame.kind == FrameType.CUT and any(other.kind == FrameType.PYTHON for other in frames):
             return library
-        if frame.kind == NATIVE and native is None and not is_hidden:
+        if frame.kind == FrameType.NATIVE and native is None and not is_hidden:
             layer = layer_of(frame.module)
             if layer in (libraries.PYTHON, libraries.PYTHON_MODULE):
                 # The wanted code is Python, and its frames are not known.

@@ -22,51 +22,52 @@ from otel_gpu.enrich.identity import libraries
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.identity.libraries import layer_of
 from otel_gpu.formatting.printable import printable
-from otel_gpu.wire.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
+from otel_gpu.wire.frames import Frame, FrameType, cut_frame
 
 MAX_CHARACTERS: Final = 16_384
 """Of the text of one stack; backends shorten longer values, and not in the middle."""
 
-# The type of a native frame in a CUDA library; the others are those of OpenTelemetry.
-CUDA: Final = "cuda"
 _LEFT_OUT = re.compile(r"(\d{1,18}) frames? left out")
 _INNER_SHARE = 2 / 3
 
 
 class StackText(NamedTuple):
-    """The text of a stack, and the type of each line: a frame type, or ``cut``."""
+    """The text of a stack, and the type of each line."""
 
     text: str
-    types: tuple[str, ...]
+    types: tuple[FrameType, ...]
 
 
 def frame_line(frame: Frame) -> str:
     """Return the line of one frame, without line breaks and control characters."""
     function = printable(frame.function) or "??"
-    if frame.kind == CUT:
+    if frame.kind == FrameType.CUT:
         return f"… {function} …"
-    if frame.kind == KERNEL:
+    if frame.kind == FrameType.KERNEL:
         return f"{function} (kernel)"
     if frame.file:
         line = f":{frame.line}" if frame.line else ""
         return f"{function} ({printable(frame.file)}{line})"
-    if frame.kind == NATIVE:
+    if frame.kind == FrameType.NATIVE:
         offset = "" if frame.function or not frame.address else f"+{frame.address:#x}"
         place = f"{printable(frame.module)}{offset}".removeprefix("+")
         return f"{function} ({place})" if place else function
     return function
 
 
-def frame_type(frame: Frame) -> str:
-    """Return ``cpython``, ``native``, ``cuda`` or ``kernel``; ``cut`` for frames left out."""
-    if frame.kind == NATIVE and layer_of(frame.module) in (libraries.CUDA, libraries.DRIVER):
-        return CUDA
+def frame_type(frame: Frame) -> FrameType:
+    """Return the type of a frame: its kind, except in CUDA libraries."""
+    if frame.kind == FrameType.NATIVE and layer_of(frame.module) in (
+        libraries.CUDA,
+        libraries.DRIVER,
+    ):
+        return FrameType.CUDA
     return frame.kind
 
 
 def describe_place(frame: Frame) -> str:
     """Return a frame as ``train.py:74 fragmentation_pattern``, for the middle of a sentence."""
-    if frame.kind == PYTHON or frame.file:
+    if frame.kind == FrameType.PYTHON or frame.file:
         name = printable(frame.file.rpartition("/")[2])
         where = f"{name}:{frame.line}" if frame.line else name
         return " ".join(filter(None, (where, printable(frame.function))))
@@ -87,7 +88,7 @@ def write_stack(stack: CallStack, limit: int = MAX_CHARACTERS) -> StackText:
     types = [frame_type(frame) for frame in frames]
     if not stack.complete:
         lines.append(f"… incomplete: native {stack.native}, python {stack.python} …")
-        types.append(CUT)
+        types.append(FrameType.CUT)
     size = sum(map(len, lines)) + len(lines) - 1
     if size <= limit:
         return StackText("\n".join(lines), tuple(types))
@@ -96,7 +97,7 @@ def write_stack(stack: CallStack, limit: int = MAX_CHARACTERS) -> StackText:
     left_out = sum(map(_count, frames[inner : len(lines) - outer]))
     middle = cut_frame(left_out)
     lines[inner : len(lines) - outer] = [frame_line(middle)]
-    types[inner : len(types) - outer] = [CUT]
+    types[inner : len(types) - outer] = [FrameType.CUT]
     text = "\n".join(lines)
     # If not even one line fits, it is the beginning of the first.
     return StackText(text if len(text) <= limit else _shorten(text, limit), tuple(types))
@@ -141,7 +142,7 @@ def _sizes(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _count(frame: Frame) -> int:
-    if frame.kind != CUT:
+    if frame.kind != FrameType.CUT:
         return 1
     found = _LEFT_OUT.match(frame.function)
     return int(found.group(1)) if found else 1

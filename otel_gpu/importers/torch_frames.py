@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, clean
+from otel_gpu.wire.frames import Frame, FrameType, clean
 
 _MAX_LINE: Final = (1 << 31) - 1
 
@@ -13,5 +13,8 @@ def frame_of(file: str, line: int, function: str) -> Frame:
     is_python = path.endswith((".py", ".pyx", ">")) or path.startswith("<")
     known = "" if path == "??" else clean(path)
     return Frame(
-        PYTHON if is_python else NATIVE, clean(function), known, max(0, min(line, _MAX_LINE))
+        FrameType.PYTHON if is_python else FrameType.NATIVE,
+        clean(function),
+        known,
+        max(0, min(line, _MAX_LINE)),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_gpu.mcp.answers import name_of, present, sanitize
 from otel_gpu.mcp.tool import share
-from otel_gpu.report.document import KERNEL, NATIVE, CallStack, CodeLines, Frame
+from otel_gpu.report.document import CallStack, CodeLines, Frame, FrameType
 from otel_gpu.report.wording.formats import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
@@ -75,10 +75,10 @@ def _frame(frame: Frame, addresses: bool) -> list[object]:
     where = sanitize(frame.file or frame.module, MAX_FUNCTION)
     # Without a symbol, the address is all that is known.
     needs_address = not frame.function or (addresses and not frame.file)
-    if frame.kind == NATIVE and needs_address and frame.address:
+    if frame.kind == FrameType.NATIVE and needs_address and frame.address:
         where += f"+{frame.address:#x}"
     if where or frame.line:
-        row.append(where if frame.kind != KERNEL else "")
+        row.append(where if frame.kind != FrameType.KERNEL else "")
     if frame.line:
         row.append(frame.line)
     return row

@@ -46,13 +46,11 @@ from otel_gpu.report.steps import StepTotals
 from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.pressure import Load, Throttled
 from otel_gpu.state.window import Window
-from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 __all__ = [
     "COLLECTIVE",
-    "KERNEL",
-    "NATIVE",
     "OTHER_PROCESSES_PID",
     "OWN_TIME",
     "Advice",
@@ -78,6 +76,7 @@ __all__ = [
     "EvidenceKind",
     "Failure",
     "Frame",
+    "FrameType",
     "Incident",
     "Line",
     "Load",

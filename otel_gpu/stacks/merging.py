@@ -56,12 +56,12 @@ from otel_gpu.stacks.python.interpreter_functions import (
     is_left_out,
 )
 from otel_gpu.wire.frames import (
-    NATIVE,
-    PYTHON,
     Frame,
+    FrameType,
     MergedStack,
     NativeStack,
     PythonStack,
+    PythonStatus,
     clean,
     cut_frame,
 )
@@ -75,12 +75,12 @@ _MAX_LINE = (1 << 31) - 1
 # With Python's perf support: one for each Python function.
 _TRAMPOLINE = "py::"
 _INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
-_STATUS_NAMES: Mapping[int, str] = {
-    wire.PYTHON_NONE: "none",
-    wire.PYTHON_NO_THREAD: "no_thread",
-    wire.PYTHON_COMPLETE: "ok",
-    wire.PYTHON_CUT: "cut",
-    wire.PYTHON_BROKEN: "broken",
+_STATUSES: Mapping[int, PythonStatus] = {
+    wire.PYTHON_NONE: PythonStatus.NONE,
+    wire.PYTHON_NO_THREAD: PythonStatus.NO_THREAD,
+    wire.PYTHON_COMPLETE: PythonStatus.COMPLETE,
+    wire.PYTHON_CUT: PythonStatus.CUT,
+    wire.PYTHON_BROKEN: PythonStatus.BROKEN,
 }
 
 
@@ -133,16 +133,16 @@ def merge(
         tuple(map(_clean_frame, _cut_middle(merged))),
         complete=native.complete and fits and known,
         native=native.method,
-        python=_STATUS_NAMES.get(python.status, "broken"),
+        python=_STATUSES.get(python.status, PythonStatus.BROKEN),
     )
 
 
 def lacks_python(stack: MergedStack) -> bool:
     """Whether a stack runs Python without any Python line; broken ones are counted elsewhere."""
     return (
-        stack.python != _STATUS_NAMES[wire.PYTHON_BROKEN]
-        and any(frame.kind == NATIVE and _is_loop(frame) for frame in stack.frames)
-        and not any(frame.kind == PYTHON for frame in stack.frames)
+        stack.python != PythonStatus.BROKEN
+        and any(frame.kind == FrameType.NATIVE and _is_loop(frame) for frame in stack.frames)
+        and not any(frame.kind == FrameType.PYTHON for frame in stack.frames)
     )
 
 
@@ -230,5 +230,5 @@ def _clean_frame(frame: Frame) -> Frame:
         clean(frame.file),
         frame.line if 0 < frame.line <= _MAX_LINE else 0,
         clean(frame.module),
-        frame.address if frame.kind == NATIVE else 0,
+        frame.address if frame.kind == FrameType.NATIVE else 0,
     )

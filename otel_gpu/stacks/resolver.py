@@ -24,7 +24,7 @@ from otel_gpu.stacks.unwind.cached_suffixes import CachedSuffixes
 from otel_gpu.stacks.unwind.cached_walks import Walks
 from otel_gpu.stacks.unwind.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.wire.agent_records import json_record
-from otel_gpu.wire.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.wire.frames import Frame, FrameType, MergedStack, NativeStack, PythonStack
 from otel_gpu.wire.probe_symbols import api_of_symbol
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
@@ -306,13 +306,15 @@ class Resolver:
         # And the offset of a file's address in its function.
         mapping = process.find(address)
         if mapping is None:
-            return Frame(NATIVE, ""), 0
+            return Frame(FrameType.NATIVE, ""), 0
         function, offset = self._symbols.name(mapping, address) or ("", 0)
         module = _module(mapping)
         # An address of generated code has no meaning, and differs each time.
         if mapping.elf is None:
-            return Frame(NATIVE, function, module=module), 0
-        return Frame(NATIVE, function, module=module, address=address - mapping.bias), offset
+            return Frame(FrameType.NATIVE, function, module=module), 0
+        return Frame(
+            FrameType.NATIVE, function, module=module, address=address - mapping.bias
+        ), offset
 
     def _python_stack(self, sample: Sample) -> PythonStack:
         frames: list[Frame] = []
@@ -347,7 +349,7 @@ def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
 
 def _call_frame(process: MappedProgram, number: int) -> Frame | None:
     api = API_BY_NUMBER.get(number)
-    return api and Frame(NATIVE, api.name, module=process.library(api.layer))
+    return api and Frame(FrameType.NATIVE, api.name, module=process.library(api.layer))
 
 
 def _without_preload(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:

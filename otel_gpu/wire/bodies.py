@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, NotRequired, Required, TypedDict
 from msgspec import Meta, Struct, ValidationError
 
 from otel_gpu import wire
+from otel_gpu.wire.frames import RECORDED_TYPES, FrameType, PythonStatus, UnwindMethod
 from otel_gpu.wire.json_body import (
     UINT32_MAX,
     BodyType,
@@ -269,7 +270,7 @@ class KernelStackBody(Struct, frozen=True):
 
 _FrameText = Annotated[str, Meta(max_length=MAX_FRAME_TEXT)]
 _FrameRow = tuple[
-    Literal["cpython", "native", "kernel", "cut"],
+    FrameType,
     _FrameText,
     _FrameText,
     Annotated[int, Meta(ge=0, le=(1 << 31) - 1)],
@@ -283,12 +284,15 @@ class UserStackBody(Struct, frozen=True):
 
     stack: Annotated[int, Meta(ge=1)]
     complete: bool
-    native: Literal["eh_frame", "frame_pointer", "none"]
-    python: Literal["ok", "none", "no_thread", "cut", "broken"]
+    native: UnwindMethod
+    python: PythonStatus
     frames: Annotated[list[_FrameRow], Meta(max_length=MAX_FRAMES)]
 
     def __post_init__(self) -> None:
         check_uint64("stack or address", self.stack, *[row[-1] for row in self.frames])
+        other = {row[0] for row in self.frames} - RECORDED_TYPES
+        if other:
+            raise ValidationError(f"frames: expected types of records, got {', '.join(other)}")
 
 
 class FunctionBody(Struct, frozen=True):

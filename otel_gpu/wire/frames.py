@@ -2,15 +2,9 @@
 
 import json
 import re
+from enum import StrEnum
 from hashlib import blake2b
-from typing import Final, Literal, NamedTuple
-
-# profile.frame.type of the semantic conventions.
-PYTHON: Final = "cpython"
-NATIVE: Final = "native"
-KERNEL: Final = "kernel"
-# Ours: replaces frames in the middle of a deep stack; its function states how many.
-CUT: Final = "cut"
+from typing import Final, NamedTuple
 
 _ID_BYTES: Final = 8
 _ID_MASK: Final = (1 << 63) - 1
@@ -34,6 +28,54 @@ def clean(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
+class FrameType(StrEnum):
+    """The type of a frame, in ``profile.frame.type`` and in graphs of stacks."""
+
+    PYTHON = "cpython"
+    NATIVE = "native"
+    KERNEL = "kernel"
+    CUT = "cut"
+    """Replaces frames in the middle of a deep stack; its function states how many."""
+    # Those below are in reports only, and not in records.
+    CUDA = "cuda"
+    """A native frame in a CUDA library; no ``Frame`` has it."""
+    WAIT = "wait"
+    """The reason of a wait."""
+    PROCESS = "process"
+    THREAD = "thread"
+    DEVICE = "device"
+    UNKNOWN = "unknown"
+    """Stands for unknown code."""
+    NONE = ""
+    """Of a place that is no function."""
+
+
+RECORDED_TYPES: Final = frozenset(
+    {FrameType.PYTHON, FrameType.NATIVE, FrameType.KERNEL, FrameType.CUT}
+)
+"""Those that frames of records can have."""
+
+
+class UnwindMethod(StrEnum):
+    """How the native frames of a stack were found."""
+
+    EH_FRAME = "eh_frame"
+    FRAME_POINTER = "frame_pointer"
+    """The frame pointer was followed at least once."""
+    NONE = "none"
+
+
+class PythonStatus(StrEnum):
+    """Whether a stack has its Python frames, and else why not."""
+
+    COMPLETE = "ok"
+    NONE = "none"
+    """The process runs no Python."""
+    NO_THREAD = "no_thread"
+    CUT = "cut"
+    BROKEN = "broken"
+
+
 class Frame(NamedTuple):
     """
     One function on a stack.
@@ -43,7 +85,7 @@ class Frame(NamedTuple):
     library or executable (native only), and ``address`` the address in its symbol table.
     """
 
-    kind: str
+    kind: FrameType
     function: str
     file: str = ""
     line: int = 0
@@ -53,7 +95,7 @@ class Frame(NamedTuple):
 
 def cut_frame(count: int) -> Frame:
     """Return a frame that replaces ``count`` frames."""
-    return Frame(CUT, f"{count} frame{'' if count == 1 else 's'} left out")
+    return Frame(FrameType.CUT, f"{count} frame{'' if count == 1 else 's'} left out")
 
 
 class NativeStack(NamedTuple):
@@ -65,7 +107,7 @@ class NativeStack(NamedTuple):
 
     Attributes:
         complete: The walk ended at the start of the thread, not for lack of memory or tables.
-        method: ``frame_pointer`` if that was followed at least once; ``none``: no step.
+        method: ``NONE``: no step.
         words: Positions in the copied stack, in 8-byte words, that the walk read. The same
             registers and words give the same walk.
         uses_frame_pointer: False: that register can differ as well.
@@ -74,7 +116,7 @@ class NativeStack(NamedTuple):
 
     addresses: tuple[int, ...]
     complete: bool
-    method: Literal["eh_frame", "frame_pointer", "none"]
+    method: UnwindMethod
     words: tuple[int, ...] = ()
     uses_frame_pointer: bool = True
     stack_pointers: tuple[int, ...] = ()
@@ -104,14 +146,12 @@ class MergedStack(NamedTuple):
     One stack of Python and native frames, innermost first.
 
     ``complete`` is True when both walks reached the start of the thread and fit together.
-    ``native`` is a method of ``NativeStack``. ``python`` is ``ok``, or why frames are missing:
-    ``none``, ``no_thread``, ``cut`` or ``broken``.
     """
 
     frames: tuple[Frame, ...]
     complete: bool
-    native: str
-    python: str
+    native: UnwindMethod
+    python: PythonStatus
 
     @property
     def identity(self) -> int:

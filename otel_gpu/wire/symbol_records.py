@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from otel_gpu.wire.bodies import ProcessFacts, ResourceFacts
-from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.frames import Frame, PythonStatus, UnwindMethod
 
 
 class Stack(NamedTuple):
@@ -26,8 +26,8 @@ class UserStack(NamedTuple):
     stack: int
     frames: tuple[Frame, ...]
     complete: bool
-    native: str
-    python: str
+    native: UnwindMethod
+    python: PythonStatus
 
 
 class FunctionSeen(NamedTuple):

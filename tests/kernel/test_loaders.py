@@ -21,7 +21,7 @@ from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.config import load
 from otel_gpu.errors import HostError
 from otel_gpu.wire.events import CpuSample
-from otel_gpu.wire.frames import PYTHON
+from otel_gpu.wire.frames import FrameType
 from tests.hosts import required
 from tests.kernel.agent import Agent, calls, losses, spans
 from tests.kernel.btf_headers import make_headers
@@ -76,7 +76,7 @@ def run(
 
 def innermost(frames: Sequence[tuple[str, str]]) -> str | None:
     """Return the innermost function of Python."""
-    return next((function for kind, function in frames if kind == PYTHON), None)
+    return next((function for kind, function in frames if kind == FrameType.PYTHON), None)
 
 
 def without_kernel_stacks(recorded: RecordedEvents) -> list[tuple[Any, ...]]:

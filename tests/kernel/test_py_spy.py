@@ -15,7 +15,7 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.errors import RecordingError
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.events import OpenCall
-from otel_gpu.wire.frames import PYTHON
+from otel_gpu.wire.frames import FrameType
 from otel_gpu.wire.symbol_records import UserStack
 from tests.hosts import required
 from tests.kernel.agent import Agent, wait_until
@@ -128,7 +128,7 @@ def test_another_unwinder_sees_the_same(chain, py_spy, stubs: StubLibraries, tmp
     our_shape = shape(
         [
             (frame.function, frame.file, str(frame.line))
-            if frame.kind == PYTHON
+            if frame.kind == FrameType.PYTHON
             else (frame.module,)
             for frame in ours.frames
         ]

@@ -17,7 +17,7 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.stacks.python.interpreter_functions import is_left_out
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.events import CudaCall, Event, OpenCall, Stall
-from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.readings import Status
 from otel_gpu.wire.symbol_records import UserStack
 from tests.kernel.agent import (
@@ -171,7 +171,7 @@ def shown(frame: Frame, script: Path = SCRIPT) -> str:
 
 
 def python_frames(stack: UserStack, script: Path = SCRIPT) -> list[str]:
-    return [shown(frame, script) for frame in stack.frames if frame.kind == PYTHON]
+    return [shown(frame, script) for frame in stack.frames if frame.kind == FrameType.PYTHON]
 
 
 def expected_of(chain: str, minor: tuple[int, int]) -> list[str]:
@@ -246,7 +246,7 @@ def test_a_library_without_frame_pointers(name, run_of):
         ]
         # Where ctypes is a part of a stripped interpreter, nothing shows between the two.
         foreign = between(stack, "native_outer", "native")
-        assert [frame.kind for frame in foreign] == [NATIVE] * len(foreign)
+        assert [frame.kind for frame in foreign] == [FrameType.NATIVE] * len(foreign)
         assert "libnative.so" not in modules(foreign)
         assert not any(is_left_out(frame.function) for frame in foreign)
 
@@ -266,7 +266,7 @@ def test_a_real_library(name, run_of):
         assert sorting[-1].function.startswith("qsort")
     for stack in set(stacks["from_qsort"]):
         called = between(stack, "compare", "from_qsort")
-        assert [frame.kind for frame in called] == [NATIVE] * len(called)
+        assert [frame.kind for frame in called] == [FrameType.NATIVE] * len(called)
         assert modules(called).count("libc.so.6") == 1
         (sort,) = (frame for frame in called if frame.function.startswith("qsort"))
         assert sort.module == "libc.so.6"
@@ -280,7 +280,7 @@ def test_another_real_library(name, run_of):
         pytest.skip("libsqlite3.so.0 is not there for this interpreter")
     for stack in set(stacks):
         called = between(stack, "row", "from_sqlite")
-        assert [frame.kind for frame in called] == [NATIVE] * len(called)
+        assert [frame.kind for frame in called] == [FrameType.NATIVE] * len(called)
         sqlite = [frame for frame in called if frame.module.startswith("libsqlite3")]
         assert modules(called).count(sqlite[0].module) == 1
         assert sqlite[-1].function == "sqlite3_exec"
@@ -386,7 +386,7 @@ def test_a_process_that_dies_right_after_its_call(name, last_call_of):
         "native_middle",
         "native_outer",
     ]
-    in_python = [frame for frame in stack.frames if frame.kind == PYTHON]
+    in_python = [frame for frame in stack.frames if frame.kind == FrameType.PYTHON]
     assert [(frame.function, frame.file, frame.line) for frame in in_python[:2]] == [
         ("last", "gone.py", 2),
         ("<module>", "gone.py", 5),

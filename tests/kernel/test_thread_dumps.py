@@ -15,7 +15,7 @@ from otel_gpu.cli.thread_dump import dump_threads
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.report.stacks.thread_dump import ThreadsReport, make_threads_document
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from tests.kernel.agent import FIRST, otel_gpu, wait_until
 from tests.kernel.sampling import Subject
 from tests.kernel.test_quickstart import NO_CAPABILITIES
@@ -71,7 +71,7 @@ def names(document: Mapping[str, Any], thread: Mapping[str, Any]) -> list[str]:
 def python_frames(report: ThreadsReport, tid: int) -> list[Frame]:
     [thread] = [thread for thread in report.threads if thread.tid == tid]
     assert thread.stack is not None
-    return [frame for frame in thread.stack.frames if frame.kind == PYTHON]
+    return [frame for frame in thread.stack.frames if frame.kind == FrameType.PYTHON]
 
 
 def test_a_call_that_spins_is_seen_with_its_line(stubs: StubLibraries) -> None:
@@ -180,7 +180,7 @@ def test_threads_that_run_have_only_frames_of_their_own() -> None:
         for thread in threads
         if thread.stack
         for frame in thread.stack.frames
-        if frame.kind == PYTHON
+        if frame.kind == FrameType.PYTHON
     }
     threading = {"run", "_bootstrap_inner", "_bootstrap"}
     assert {"fib", "work", "<module>"} <= seen <= {"fib", "work", "<module>", *threading}

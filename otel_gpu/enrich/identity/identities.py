@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from otel_gpu.limits.caches import shared
-from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.frames import Frame, PythonStatus, UnwindMethod
 
 
 @shared
@@ -65,16 +65,14 @@ class CallStack(NamedTuple):
         id: Of its content: equal stacks have equal ids, everywhere.
         frames: A frame of kind ``cut`` stands for others that were left out.
         complete: Whether nothing is missing at the outer end.
-        native: How native frames were found; see ``wire.frames.MergedStack``.
-        python: The same for Python frames.
         place: The innermost frame of the program's own code; None: not known.
     """
 
     id: int
     frames: tuple[Frame, ...]
     complete: bool
-    native: str
-    python: str
+    native: UnwindMethod
+    python: PythonStatus
     place: Frame | None
 
 

@@ -18,7 +18,7 @@ from otel_gpu.enrich.identity.libraries import (
 )
 from otel_gpu.enrich.identity.services import is_python
 from otel_gpu.limits.recent import Recent
-from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 MAX_THREADS = 8192
 """Threads whose role is kept; the one that was not used for longest is evicted first."""
@@ -67,11 +67,15 @@ def find_role(stack: CallStack) -> str:
     Empty: not known, as frames were left out, or have no names.
     """
     frames = stack.frames
-    python = [frame for frame in frames if frame.kind in (PYTHON, CUT)]
-    if any(frame.kind == PYTHON for frame in python):
+    python = [frame for frame in frames if frame.kind in (FrameType.PYTHON, FrameType.CUT)]
+    if any(frame.kind == FrameType.PYTHON for frame in python):
         return _python_role(python)
     for frame in reversed(frames) if stack.complete else ():
-        if frame.kind == NATIVE and frame.function and layer_of(frame.module) not in _NOT_OWN:
+        if (
+            frame.kind == FrameType.NATIVE
+            and frame.function
+            and layer_of(frame.module) not in _NOT_OWN
+        ):
             return frame.function
     return ""
 
@@ -81,7 +85,7 @@ def _python_role(frames: Sequence[Frame]) -> str:
         if _own_name(frame) in _STARTS and source_of(frame.file) in _STARTERS:
             # The innermost starter: a process that was forked has its parent's frames as well.
             return _own_name(frames[inner - 1]) if inner else ""
-        if frame.kind == CUT:
+        if frame.kind == FrameType.CUT:
             return ""
     for frame in reversed(frames):
         if frame.file.startswith(_IMPORT):
@@ -92,4 +96,4 @@ def _python_role(frames: Sequence[Frame]) -> str:
 
 
 def _own_name(frame: Frame) -> str:
-    return frame.function.rpartition(".")[2] if frame.kind == PYTHON else ""
+    return frame.function.rpartition(".")[2] if frame.kind == FrameType.PYTHON else ""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity import libraries
 from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.enrich.waits.reasons import WaitReason
-from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 
 class UserRule(NamedTuple):
@@ -164,9 +164,9 @@ def refine_reason(reason: WaitReason, rules: Sequence[UserRule]) -> WaitReason:
 def _go_through_native(frames: Iterator[Frame], found: list[UserRule]) -> Frame | None:
     # The innermost Python frame, if only waits lie inside of it.
     for frame in frames:
-        if frame.kind == PYTHON:
+        if frame.kind == FrameType.PYTHON:
             return frame
-        if frame.kind != NATIVE:
+        if frame.kind != FrameType.NATIVE:
             return None
         layer = layer_of(frame.module)
         rule = _match(frame, layer)
@@ -186,14 +186,14 @@ def _go_through_python(frame: Frame, outer: Iterator[Frame], found: list[UserRul
             found.append(rule)
             if rule.reason == WaitReason.QUEUE:
                 return
-        following = next((other for other in outer if other.kind != NATIVE), None)
-        if following is None or following.kind != PYTHON:
+        following = next((other for other in outer if other.kind != FrameType.NATIVE), None)
+        if following is None or following.kind != FrameType.PYTHON:
             return
         frame = following
 
 
 def _match(frame: Frame, layer: str) -> UserRule | None:
-    is_python = frame.kind == PYTHON
+    is_python = frame.kind == FrameType.PYTHON
     name = frame.function.rpartition(".")[2] if is_python else frame.function
     for rule, functions, files in _PATTERNS:
         if (files is not None) != is_python or (rule.layer and rule.layer != layer):

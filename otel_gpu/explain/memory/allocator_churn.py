@@ -22,7 +22,7 @@ from otel_gpu.explain.memory.out_of_memory import is_of_allocator, place_of_stac
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.capture_state import Figures
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 KINDS: Final = frozenset(
     {CauseKind.EMPTY_CACHE, CauseKind.ALLOCATION_RETRY, CauseKind.ALLOCATOR_BYPASS}
@@ -165,7 +165,7 @@ def _kind_of(activity: CallActivity, stack: CallStack) -> CauseKind | None:
 
 
 def _empties_cache(frame: Frame) -> bool:
-    if frame.kind == PYTHON:
+    if frame.kind == FrameType.PYTHON:
         # A program can have a function of its own with that name.
         is_torch = _EMPTY_CACHE_FILE.fullmatch(frame.file) is not None
         return is_torch and frame.function == "empty_cache"

@@ -22,7 +22,7 @@ from otel_gpu.export.otlp.queue import QueuedItem
 from otel_gpu.export.otlp.signals import Signal
 from otel_gpu.export.otlp.span_encoder import encode_request, header_size
 from otel_gpu.export.spans.finished import Origin
-from otel_gpu.wire.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 _SAMPLE_TYPE = ("cpu", "nanoseconds")
 _PROFILE_TAG, _DICTIONARY_TAG = b"\x12", b"\x12"
@@ -138,7 +138,10 @@ class ProfileEncoder:
             return 0
         number = self._stacks.get(key)
         if number is None:
-            frames = (*(Frame(KERNEL, name) for name in key[1]), *(stack.frames if stack else ()))
+            frames = (
+                *(Frame(FrameType.KERNEL, name) for name in key[1]),
+                *(stack.frames if stack else ()),
+            )
             locations = [self._location(frame) for frame in frames]
             number = self._new(self._stacks, key, len(locations) * _NUMBER_BYTES)
             self._dictionary.stack_table.add(location_indices=locations)
@@ -152,7 +155,7 @@ class ProfileEncoder:
             )
             if function := self._function(frame.function, frame.file):
                 location.lines.add(function_index=function, line=frame.line)
-            if frame.kind != CUT:
+            if frame.kind != FrameType.CUT:
                 kind = self._attribute(semconv.PROFILE_FRAME_TYPE, frame.kind)
                 location.attribute_indices.append(kind)
             number = self._new(self._locations, frame)

@@ -21,7 +21,7 @@ from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.torch_frames import frame_of
 from otel_gpu.importers.untrusted_json import ForeignJsonError, parse_foreign
 from otel_gpu.wire.communicators import Signature
-from otel_gpu.wire.frames import Frame, MergedStack, clean
+from otel_gpu.wire.frames import Frame, MergedStack, PythonStatus, UnwindMethod, clean
 
 MAX_FILE_BYTES: Final = 64 << 20
 MAX_ENTRIES: Final = 1 << 18
@@ -295,7 +295,8 @@ class _Reader:
         stack = self._stacks.get(found)
         if stack is None:
             is_whole = len(frames) <= MAX_STACK_FRAMES
-            stack = MergedStack(found, is_whole, "none", "ok" if is_whole else "cut")
+            status = PythonStatus.COMPLETE if is_whole else PythonStatus.CUT
+            stack = MergedStack(found, is_whole, UnwindMethod.NONE, status)
             self._stacks[found] = stack
         return stack
 

@@ -8,7 +8,7 @@ from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Figures, Sid
 from otel_gpu.report.document import OTHER_PROCESSES_PID, Document, ProcessReport, TimeNode, Who
 from otel_gpu.report.wording.formats import describe_place, describe_where, printable
 from otel_gpu.report.wording.phrases import PHRASES
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 # Numbers distinguish threads of a pool, and of the kernel.
 _NUMBER = re.compile(r"[-/:_u\d]*\d$")
@@ -127,7 +127,9 @@ def _memory(document: Document) -> Iterator[tuple[tuple[DeltaKind, str], float]]
                 yield (DeltaKind.MEMORY, f"{of}: {name}"), size
         sizes: Counter[str] = Counter()
         for one in row.holders:
-            frame = Frame(kind=PYTHON, function=one.function, file=one.file, line=one.line)
+            frame = Frame(
+                kind=FrameType.PYTHON, function=one.function, file=one.file, line=one.line
+            )
             sizes[describe_place(frame)] += one.size_bytes
         for where, size in sizes.items():
             yield (DeltaKind.MEMORY_LINE, f"{of}: {where}"), size

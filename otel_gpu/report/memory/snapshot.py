@@ -37,7 +37,7 @@ from otel_gpu.state.memory.history import (
     reading_times,
 )
 from otel_gpu.state.memory.snapshot import Layer, LineHolding, split_of
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
 
 MAX_HOLDERS: Final = 100
@@ -206,7 +206,7 @@ def cause_name(row: OutOfMemoryRow) -> str:
 
 def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> Frame:
     """Return a code location as a frame."""
-    return Frame(kind=PYTHON, function=row.function, file=row.file, line=row.line)
+    return Frame(kind=FrameType.PYTHON, function=row.function, file=row.file, line=row.line)
 
 
 def holdings(holders: Sequence[LineHolding]) -> tuple[Holding, ...]:

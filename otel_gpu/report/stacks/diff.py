@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu.report.stacks.folding import DEVICE, PROCESS, THREAD, FoldedFrame, fold
+from otel_gpu.report.stacks.folding import FoldedFrame, fold
 from otel_gpu.report.stacks.top_stacks import StackReport
+from otel_gpu.wire.frames import FrameType
 
 
 class DiffStack(NamedTuple):
@@ -58,7 +59,7 @@ class StackDiff(NamedTuple):
         for stack in self.stacks:
             # A recursive function is in a stack more than once.
             for frame in set(stack.frames):
-                if frame.type not in (PROCESS, THREAD, DEVICE):
+                if frame.type not in (FrameType.PROCESS, FrameType.THREAD, FrameType.DEVICE):
                     weights[frame][0] += stack.before
                     weights[frame][1] += stack.after
         totals = self.totals

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.report.document import Frame
+from otel_gpu.report.document import Frame, FrameType
 from otel_gpu.report.stacks.top_stacks import StackRow
 from otel_gpu.report.wording.formats import (
     frame_line,
@@ -17,17 +17,14 @@ from otel_gpu.report.wording.formats import (
     whole_line,
 )
 
-PROCESS, THREAD, DEVICE = "process", "thread", "device"
-
 
 class FoldedFrame(NamedTuple):
     """
-    A frame's text, its type (``process``, ``thread``, ``device`` or as of frames), and its short
-    text, if any.
+    A frame's text, its type, and its short text, if any.
     """
 
     text: str
-    type: str
+    type: FrameType
     short: str = ""
 
 
@@ -59,11 +56,13 @@ def _frames_of(
 ) -> Iterator[FoldedFrame]:
     process, thread = row.process, row.thread
     name = process_name(process) if numbered else printable(service_of(process))
-    yield FoldedFrame(name, PROCESS)
+    yield FoldedFrame(name, FrameType.PROCESS)
     if thread is not None:
-        yield FoldedFrame(thread_name(thread) if numbered else printable(thread.comm), THREAD)
+        yield FoldedFrame(
+            thread_name(thread) if numbered else printable(thread.comm), FrameType.THREAD
+        )
     if row.device is not None:
-        yield FoldedFrame(row.name, DEVICE)
+        yield FoldedFrame(row.name, FrameType.DEVICE)
     for frame in reversed(row.stack.frames):
         if frame not in known:
             whole, short = whole_line(frame), frame_line(frame)

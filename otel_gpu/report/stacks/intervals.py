@@ -13,21 +13,19 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import SampleActivity, StallActivity
 from otel_gpu.enrich.identity.identities import CallStack
-from otel_gpu.enrich.stack_text import CUDA, frame_type
+from otel_gpu.enrich.stack_text import frame_type
 from otel_gpu.report.document import Window
-from otel_gpu.wire.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.frames import Frame, FrameType, PythonStatus, UnwindMethod
 from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
 from otel_gpu.wire.thread_states import ThreadState
 
 ON_CPU, RUN_QUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUN_QUEUE, "off_cpu"
-WAIT = "wait"
-"""The type of a frame with the reason of a wait."""
 _UNKNOWN = CallStack(
     id=0,
-    frames=(Frame(CUT, "stack not known"),),
+    frames=(Frame(FrameType.CUT, "stack not known"),),
     complete=False,
-    native="none",
-    python="none",
+    native=UnwindMethod.NONE,
+    python=PythonStatus.NONE,
     place=None,
 )
 
@@ -57,9 +55,9 @@ class StackInterval(NamedTuple):
 
     def whole(self) -> CallStack:
         """Return the whole stack; its id is the user stack's, 0 if that is not known."""
-        inner = [Frame(KERNEL, function) for function in self.functions]
+        inner = [Frame(FrameType.KERNEL, function) for function in self.functions]
         if self.name != ON_CPU:
-            inner.insert(0, Frame(WAIT, f"[{self.name}]"))
+            inner.insert(0, Frame(FrameType.WAIT, f"[{self.name}]"))
         stack = self.stack or _UNKNOWN
         return stack._replace(frames=(*inner, *_with_call(stack.frames, self.api)))
 
@@ -120,9 +118,9 @@ def _with_call(frames: tuple[Frame, ...], api: str) -> tuple[Frame, ...]:
     """Inserts the CUDA call outside of the library's own frames, if it is missing."""
     if not api or any(_is_call(frame.function, api) for frame in frames):
         return frames
-    own = [place for place, frame in enumerate(frames) if frame_type(frame) == CUDA]
+    own = [place for place, frame in enumerate(frames) if frame_type(frame) == FrameType.CUDA]
     place = own[-1] + 1 if own else 0
-    return (*frames[:place], Frame(CUDA, api), *frames[place:])
+    return (*frames[:place], Frame(FrameType.CUDA, api), *frames[place:])
 
 
 def _is_call(function: str, api: str) -> bool:

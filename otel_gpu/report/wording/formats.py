@@ -14,7 +14,7 @@ from otel_gpu.explain.kinds import EffectKind
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size
 from otel_gpu.report.document import OTHER_PROCESSES_PID
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 __all__ = [
     "count_of",
@@ -195,7 +195,7 @@ def describe_trouble(trouble: DeviceTrouble) -> str:
 def describe_where(where: Where) -> str:
     """Return a code location as ``train.py:74 step``, for the middle of a sentence."""
     return describe_place(
-        Frame(kind=PYTHON, function=where.function, file=where.file, line=where.line)
+        Frame(kind=FrameType.PYTHON, function=where.function, file=where.file, line=where.line)
     )
 
 

@@ -15,14 +15,14 @@ from otel_gpu.limits.caches import CACHES
 from otel_gpu.stacks.python.interpreter_memory import ENCODINGS
 from otel_gpu.stacks.python.line_tables import LineTable, decode
 from otel_gpu.stacks.samples import ProcessKey
-from otel_gpu.wire.frames import CONTROLS, PYTHON, Frame
+from otel_gpu.wire.frames import CONTROLS, Frame, FrameType
 
 # A record is cut after its line table, or later.
 _FIXED: Final = wire.CODE_RECORD.before("line_table")
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
-_UNKNOWN: Final = Frame(PYTHON, "")
+_UNKNOWN: Final = Frame(FrameType.PYTHON, "")
 _SIGN: Final = 1 << 31
 # Frames of one code object; more call sites than this are forged.
 _MAX_FRAMES: Final = 4096
@@ -148,7 +148,7 @@ class _Code:
         self._table = table
         self._lines: LineTable | None = None
         file, name = _text(fields, "file"), _text(fields, "qualified_name")
-        self.frame = Frame(PYTHON, name, file)
+        self.frame = Frame(FrameType.PYTHON, name, file)
         self.frames: dict[int, Frame] = {}
         self.users = 0
         texts = f"{self._version} {self._first_line} {len(file)} {file}{name}".encode()

@@ -24,7 +24,7 @@ a thread's beginning), to a return address of 0, or, by frame pointers, to a fra
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.read_budget import FileWork
@@ -50,7 +50,7 @@ from otel_gpu.stacks.unwind.rules import (
     Rules,
     SameRule,
 )
-from otel_gpu.wire.frames import NativeStack
+from otel_gpu.wire.frames import NativeStack, UnwindMethod
 
 MAX_FRAMES: Final = 256
 """Most frames of a walk; a longer one is incomplete."""
@@ -182,11 +182,11 @@ class _Walk:
             self._last_record = 0
             self._carefully(registers)
         addresses = self._addresses or [registers.instruction_pointer]
-        method: Literal["eh_frame", "frame_pointer", "none"] = "eh_frame"
+        method = UnwindMethod.EH_FRAME
         if self._last_record:
-            method = "frame_pointer"
+            method = UnwindMethod.FRAME_POINTER
         elif len(addresses) == 1 and not self._is_complete:
-            method = "none"
+            method = UnwindMethod.NONE
         return NativeStack(
             tuple(addresses),
             self._is_complete,

@@ -26,7 +26,7 @@ from otel_gpu.state.memory.snapshot import BEFORE_ATTACH, NOT_SAMPLED, LineHoldi
 from otel_gpu.state.window import Window
 from otel_gpu.wire.blocks import Holder as Held
 from otel_gpu.wire.blocks import MemoryTotals
-from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.frames import Frame, FrameType, PythonStatus, UnwindMethod
 
 MAX_READINGS: Final = 600
 """Readings kept of one device. Beyond that, pairs are reduced to the larger one."""
@@ -38,10 +38,10 @@ MAX_STACKS: Final = 65_536
 
 _BEFORE_STACK: Final = CallStack(
     0,
-    (Frame("unknown", BEFORE_ATTACH.function),),
+    (Frame(FrameType.UNKNOWN, BEFORE_ATTACH.function),),
     complete=True,
-    native="none",
-    python="none",
+    native=UnwindMethod.NONE,
+    python=PythonStatus.NONE,
     place=None,
 )
 

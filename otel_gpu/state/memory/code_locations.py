@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.state.memory.snapshot import NOWHERE
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.memory import NO_STACK
 
 # Code that allocates for its caller.
@@ -40,7 +40,7 @@ def find_allocating_place(frames: Sequence[Frame]) -> Frame:
 
     Threads of the backward pass have no Python frames: theirs is the one of autograd.
     """
-    python = [frame for frame in frames if frame.kind == PYTHON]
+    python = [frame for frame in frames if frame.kind == FrameType.PYTHON]
     own = [frame for frame in python if not _FRAMEWORK.fullmatch(frame.file)]
     found = find_place(own) or find_place(python)
     if found is None:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.memory import SHARED, Block, BlockState, Segment
 
-BEFORE = Frame("", "(older than the recording)")
+BEFORE = Frame(FrameType.NONE, "(older than the recording)")
 """The place of memory from before the recording."""
-NOWHERE = Frame("", "(without a stack)")
+NOWHERE = Frame(FrameType.NONE, "(without a stack)")
 """The place of memory without a stack, as in a backward pass."""
-BEFORE_ATTACH = Frame("", "(before the attach)")
+BEFORE_ATTACH = Frame(FrameType.NONE, "(before the attach)")
 """The place of memory from before the capture that is still in use."""
-NOT_SAMPLED = Frame("", "(not sampled)")
+NOT_SAMPLED = Frame(FrameType.NONE, "(not sampled)")
 """The place of blocks without a sampled stack, or whose stack was rate-limited or lost."""
 
 _MIB = 1 << 20

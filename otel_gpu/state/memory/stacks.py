@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.state.memory.blocks import By, MemoryStack
@@ -15,12 +14,8 @@ from otel_gpu.state.memory.history import (
     walk_back,
 )
 from otel_gpu.state.memory.snapshot import BEFORE, NOWHERE
-from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, MergedStack
+from otel_gpu.wire.frames import Frame, FrameType, MergedStack, PythonStatus, UnwindMethod
 from otel_gpu.wire.memory import NO_STACK, MemorySnapshot
-
-UNKNOWN: Final = "unknown"
-"""The kind of a frame that stands for unknown code."""
-NONE: Final = "none"
 
 
 def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
@@ -44,8 +39,10 @@ def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
 
 def unknown_stack(place: Frame) -> CallStack:
     """Return the stack that stands for unknown code in a graph; its id is 0."""
-    frames = (Frame(UNKNOWN, place.function),)
-    return CallStack(0, frames, complete=True, native=NONE, python=NONE, place=None)
+    frames = (Frame(FrameType.UNKNOWN, place.function),)
+    return CallStack(
+        0, frames, complete=True, native=UnwindMethod.NONE, python=PythonStatus.NONE, place=None
+    )
 
 
 def _sizes(snapshot: MemorySnapshot, by: str) -> Iterable[tuple[int, int]]:
@@ -66,7 +63,8 @@ def stack_numbered(snapshot: MemorySnapshot, number: int) -> CallStack:
     if not frames:
         return unknown_stack(NOWHERE)
     kinds = {frame.kind for frame in frames}
-    native, python = "eh_frame" if NATIVE in kinds else NONE, "ok" if PYTHON in kinds else NONE
+    native = UnwindMethod.EH_FRAME if FrameType.NATIVE in kinds else UnwindMethod.NONE
+    python = PythonStatus.COMPLETE if FrameType.PYTHON in kinds else PythonStatus.NONE
     merged = MergedStack(frames, complete=True, native=native, python=python)
     place = find_allocating_place(frames)
     return CallStack(merged.identity, *merged, None if place == NOWHERE else place)

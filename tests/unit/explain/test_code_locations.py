@@ -1,7 +1,7 @@
 """Where the threads of a process were that waited."""
 
 from otel_gpu.explain.code_locations import CodeLocations
-from otel_gpu.wire.frames import NATIVE, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from tests.activities import call, call_stack, gap, image, stall
 
 MS = 1_000_000
@@ -10,7 +10,7 @@ TRAINER = image()
 
 def waits(function, length_ms, *, number, root_ms=0, waker_pid=0):
     """A wait for a lock; with a root, of a thread that makes calls."""
-    stack = call_stack(number, (Frame(NATIVE, function, "", 0, "libfoo.so", 0),))
+    stack = call_stack(number, (Frame(FrameType.NATIVE, function, "", 0, "libfoo.so", 0),))
     return stall(
         TRAINER,
         0,
@@ -48,7 +48,7 @@ def test_where_no_thread_makes_calls_it_is_where_they_wait_longest():
 
 def test_of_a_process_that_ended_no_gap_waits_for_its_call():
     """Of many short ones, the last gap of each would be kept until others take its place."""
-    stack = call_stack(3, (Frame(NATIVE, "train", "", 0, "libfoo.so", 0),))
+    stack = call_stack(3, (Frame(FrameType.NATIVE, "train", "", 0, "libfoo.so", 0),))
     after_gap = call(TRAINER, "cudaLaunchKernel", 20 * MS, 1 * MS, stack=stack)
     work = gap(TRAINER, "cudaMalloc", "cudaLaunchKernel", 10 * MS, 20 * MS)
     places = CodeLocations(8)

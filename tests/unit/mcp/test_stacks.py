@@ -11,7 +11,7 @@ from otel_gpu.mcp.answers import MAX_BYTES, to_json
 from otel_gpu.mcp.code_locations import MAX_FUNCTION, code_of, describe_stack
 from otel_gpu.mcp.server import answer
 from otel_gpu.wire.agent_records import json_record
-from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from tests.activities import call_stack
 from tests.synthetic import call_record
 from tests.unit.cli.commands import busy, starved
@@ -302,7 +302,7 @@ def test_hostile_frames_are_all_there(hostile):
 def test_a_name_cannot_look_like_two():
     """A function that is called as a frame is written keeps to its place."""
     name = 'main (train.py:1)","train.py",1],["cpython","real'
-    stack = call_stack(frames=(Frame(PYTHON, name, "evil.py\n", 7),))
+    stack = call_stack(frames=(Frame(FrameType.PYTHON, name, "evil.py\n", 7),))
 
     shown = json.loads(to_json(describe_stack(stack, 16)))
 
@@ -350,9 +350,9 @@ def _tell_calls(*addresses):
 def test_a_stack_is_cut_in_its_middle():
     """However deep it is and however long its names are."""
     frames = (
-        Frame(NATIVE, "f" * 10_000, module="m" * 10_000, address=1),
-        *(Frame(PYTHON, f"f{n}", "a.py", n) for n in range(300)),
-        Frame(CUT, "9 frames left out"),
+        Frame(FrameType.NATIVE, "f" * 10_000, module="m" * 10_000, address=1),
+        *(Frame(FrameType.PYTHON, f"f{n}", "a.py", n) for n in range(300)),
+        Frame(FrameType.CUT, "9 frames left out"),
     )
 
     shown = describe_stack(call_stack(frames=frames), 16)
@@ -365,7 +365,7 @@ def test_a_stack_is_cut_in_its_middle():
 
 def test_what_is_not_known_is_left_out():
     """No stack, no place, no line."""
-    nowhere = call_stack(0xAB, frames=(Frame(CUT, "3 frames left out"),))
+    nowhere = call_stack(0xAB, frames=(Frame(FrameType.CUT, "3 frames left out"),))
 
     assert code_of(None) == {}
     assert code_of(nowhere) == {"stack_id": "00000000000000ab"}

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.stacks.merging import MAX_FRAMES, merge
 from otel_gpu.stacks.python.interpreter_functions import LEFT_OUT
-from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.wire.frames import Frame, FrameType, MergedStack, NativeStack, PythonStack
 
 LIBPYTHON = "libpython3.11.so.1.0"
-CUDA_MALLOC = Frame(NATIVE, "cudaMalloc", module="libcudart.so.12")
+CUDA_MALLOC = Frame(FrameType.NATIVE, "cudaMalloc", module="libcudart.so.12")
 # What runs a script, from its module's loop on outwards.
 START = [
     ("PyEval_EvalCode", LIBPYTHON),
@@ -52,14 +52,14 @@ def merged(
     each native frame has 16 bytes of the stack, the innermost those from 1600 on.
     """
     frames = [
-        Frame(NATIVE, function, module=module, address=0x1000 + position)
+        Frame(FrameType.NATIVE, function, module=module, address=0x1000 + position)
         for position, (function, module) in enumerate(natives)
     ]
     tops = tuple(1600 + 16 * position for position in range(len(frames))) if places else ()
     walk = NativeStack(tuple(range(len(frames))), complete, "eh_frame", stack_pointers=tops)
     python_frames, entries = [], []
     for run in runs:
-        python_frames += [Frame(PYTHON, name, "train.py", line) for name, line in run]
+        python_frames += [Frame(FrameType.PYTHON, name, "train.py", line) for name, line in run]
         entries.append(len(python_frames) - 1)
     if not closed:
         entries.pop()
@@ -70,7 +70,7 @@ def merged(
 def shown(stack: MergedStack) -> list[str]:
     return [
         f"{frame.function}:{frame.line}"
-        if frame.kind == PYTHON
+        if frame.kind == FrameType.PYTHON
         else f"{frame.function} ({frame.module})"
         for frame in stack.frames
     ]
@@ -269,7 +269,10 @@ def test_an_interpreter_that_nobody_knows():
 
 def test_python_alone():
     """Where the native walk takes no step, the frames of Python follow what is known."""
-    frames = (Frame(PYTHON, "step", "train.py", 7), Frame(PYTHON, "<module>", "train.py", 9))
+    frames = (
+        Frame(FrameType.PYTHON, "step", "train.py", 7),
+        Frame(FrameType.PYTHON, "<module>", "train.py", 9),
+    )
 
     stack = merge(
         NativeStack((), complete=False, method="none"),
@@ -481,12 +484,12 @@ def test_a_loop_that_is_not_where_its_variable_is():
 @pytest.mark.parametrize("tops", [(1, 2), (3, 2, 1)])
 def test_stack_pointers_that_cannot_be(tops):
     """Too few of them, or some that do not grow, say nothing."""
-    frames = [Frame(NATIVE, name) for name in ("f", "_PyEval_EvalFrameDefault", "g")]
+    frames = [Frame(FrameType.NATIVE, name) for name in ("f", "_PyEval_EvalFrameDefault", "g")]
 
     stack = merge(
         NativeStack((1, 2, 3), True, "eh_frame", stack_pointers=tops),
         frames,
-        PythonStack((Frame(PYTHON, "<module>"),), (0,), wire.PYTHON_COMPLETE, (1,)),
+        PythonStack((Frame(FrameType.PYTHON, "<module>"),), (0,), wire.PYTHON_COMPLETE, (1,)),
     )
 
     assert [frame.function for frame in stack.frames] == ["f", "<module>", "g"]
@@ -603,7 +606,7 @@ def test_a_deep_stack_loses_its_middle():
         "745 frames left out",
         "f873",
     ]
-    assert stack.frames[128] == Frame(CUT, "745 frames left out")
+    assert stack.frames[128] == Frame(FrameType.CUT, "745 frames left out")
     assert stack.frames[-1].function == "f999"
 
 
@@ -624,20 +627,22 @@ def test_names_cannot_do_harm():
     hostile = "\x1b[2Jrm\n\x00\x9b\u202eevil\ud800é😀"
     stack = merge(
         NativeStack((1,), complete=True, method="eh_frame"),
-        [Frame(NATIVE, hostile, hostile, 0, hostile, 0x10)],
-        PythonStack((Frame(PYTHON, "x" * 10_000, "y" * 513, -5),), (0,), wire.PYTHON_COMPLETE),
+        [Frame(FrameType.NATIVE, hostile, hostile, 0, hostile, 0x10)],
+        PythonStack(
+            (Frame(FrameType.PYTHON, "x" * 10_000, "y" * 513, -5),), (0,), wire.PYTHON_COMPLETE
+        ),
     )
 
     clean = "\ufffd[2Jrm\ufffd\ufffd\ufffd\ufffdevil\ufffdé😀"
     assert stack.frames == (
-        Frame(NATIVE, clean, clean, 0, clean, 0x10),
-        Frame(PYTHON, "x" * 511 + "…", "y" * 511 + "…"),
+        Frame(FrameType.NATIVE, clean, clean, 0, clean, 0x10),
+        Frame(FrameType.PYTHON, "x" * 511 + "…", "y" * 511 + "…"),
     )
 
 
 FRAMES = st.builds(
     Frame,
-    kind=st.just(NATIVE),
+    kind=st.just(FrameType.NATIVE),
     function=st.sampled_from(
         ["", "f", "_PyEval_EvalFrameDefault", "_TAIL_CALL_POP", "PyObject_Call", "py::f"]
     ),
@@ -656,7 +661,7 @@ FRAMES = st.builds(
 )
 def test_no_frame_of_python_is_ever_lost(natives, count, entries, status, complete, tops, places):
     """Whatever two walks say, all Python frames are there once, in their order."""
-    frames = tuple(Frame(PYTHON, f"f{number}", line=1) for number in range(count))
+    frames = tuple(Frame(FrameType.PYTHON, f"f{number}", line=1) for number in range(count))
 
     stack = merge(
         NativeStack(tuple(range(len(natives))), complete, "eh_frame", stack_pointers=tuple(tops)),
@@ -664,5 +669,5 @@ def test_no_frame_of_python_is_ever_lost(natives, count, entries, status, comple
         PythonStack(frames, tuple(entries), status, tuple(places)),
     )
 
-    assert tuple(frame for frame in stack.frames if frame.kind == PYTHON) == frames
+    assert tuple(frame for frame in stack.frames if frame.kind == FrameType.PYTHON) == frames
     assert complete or not stack.complete

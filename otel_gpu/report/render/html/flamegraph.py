@@ -26,6 +26,7 @@ from otel_gpu.report.stacks.diff import Change, StackDiff
 from otel_gpu.report.stacks.folding import FoldedFrame, FoldedStack, fold
 from otel_gpu.report.stacks.top_stacks import StackRow
 from otel_gpu.report.wording.formats import format_duration, format_size, printable
+from otel_gpu.wire.frames import FrameType
 
 __all__ = [
     "FLAME_SCRIPT",
@@ -51,16 +52,16 @@ _CHARACTER = 6.6
 _PADDING = 3
 # The type of a frame in a word, and its hue, saturation and lightness, which its name varies.
 _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
-    "process": ("process", (0, 0, 82)),
-    "thread": ("thread", (0, 0, 74)),
-    "device": ("device", (0, 0, 78)),
-    "cpython": ("Python", (211, 65, 70)),
-    "native": ("native", (35, 80, 68)),
-    "cuda": ("CUDA", (93, 50, 60)),
-    "kernel": ("kernel", (0, 60, 70)),
-    "wait": ("waiting", (260, 45, 74)),
-    "cut": ("left out", (0, 0, 90)),
-    "unknown": ("not known", (0, 0, 88)),
+    FrameType.PROCESS: ("process", (0, 0, 82)),
+    FrameType.THREAD: ("thread", (0, 0, 74)),
+    FrameType.DEVICE: ("device", (0, 0, 78)),
+    FrameType.PYTHON: ("Python", (211, 65, 70)),
+    FrameType.NATIVE: ("native", (35, 80, 68)),
+    FrameType.CUDA: ("CUDA", (93, 50, 60)),
+    FrameType.KERNEL: ("kernel", (0, 60, 70)),
+    FrameType.WAIT: ("waiting", (260, 45, 74)),
+    FrameType.CUT: ("left out", (0, 0, 90)),
+    FrameType.UNKNOWN: ("not known", (0, 0, 88)),
 }
 _OTHER_COLOUR = (280, 30, 75)
 _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
@@ -199,7 +200,7 @@ def _render(macro: str, *values: object) -> Markup:
 
 def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
     # No recursion: a stack can be deep. Boxes that are too narrow are not expanded.
-    waiting = [(FoldedFrame("all", "process"), stacks, 0, 0.0)]
+    waiting = [(FoldedFrame("all", FrameType.PROCESS), stacks, 0, 0.0)]
     while waiting:
         frame, through, depth, x = waiting.pop()
         weight = sum(stack.weight for stack in through)

@@ -26,7 +26,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.defaults import DEFAULT_NAMESPACE
 from markupsafe import Markup, escape
 
-from otel_gpu.report.document import Culprit, Frame, Program
+from otel_gpu.report.document import Culprit, Frame, FrameType, Program
 from otel_gpu.report.wording.formats import (
     describe_place,
     frame_line,
@@ -110,7 +110,7 @@ def hash_of(text: str) -> str:
 
 def _code(frame: Frame, line: str) -> Markup:
     text = clip(line, _FRAME_CHARACTERS)
-    if frame.kind != "native":
+    if frame.kind != FrameType.NATIVE:
         return Markup("<code><bdi>{}</bdi></code>").format(text)
     # Names of C++ are shown short, and in full on hover.
     whole = clip(whole_line(frame), _WHOLE_CHARACTERS)

@@ -5,7 +5,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpu.report.document import NATIVE, Frame
+from otel_gpu.report.document import Frame, FrameType
 from otel_gpu.report.stacks.diff import Change, StackDiff
 from otel_gpu.report.stacks.intervals import ON_CPU
 from otel_gpu.report.stacks.top_stacks import (
@@ -74,7 +74,13 @@ def _alike_key(row: StackRow) -> tuple[object, ...]:
 
 def _frame(frame: Frame, has_twin: bool) -> str:
     line = frame_line(frame)
-    if has_twin and frame.kind == NATIVE and frame.function and frame.address and not frame.file:
+    if (
+        has_twin
+        and frame.kind == FrameType.NATIVE
+        and frame.function
+        and frame.address
+        and not frame.file
+    ):
         return f"{line.removesuffix(')')}+{frame.address:#x})"
     return line
 

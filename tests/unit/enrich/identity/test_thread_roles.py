@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.identity.thread_roles import MAX_THREADS, ThreadRoles, find_role
-from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 
 
 def stack_of(*frames, complete=True):
@@ -15,11 +15,11 @@ LIB = "/usr/lib/python3.11/"
 
 
 def python(function, file):
-    return Frame(PYTHON, function, file, 1, "", 0)
+    return Frame(FrameType.PYTHON, function, file, 1, "", 0)
 
 
 def native(function, module):
-    return Frame(NATIVE, function, "", 0, module, 0)
+    return Frame(FrameType.NATIVE, function, "", 0, module, 0)
 
 
 THREAD = (
@@ -76,7 +76,10 @@ FORKED = (
             "",
         ),
         (THREAD, ""),
-        ((python("step", "/app/train.py"), Frame(CUT, "", "", 0, "", 0), *THREAD[1:]), ""),
+        (
+            (python("step", "/app/train.py"), Frame(FrameType.CUT, "", "", 0, "", 0), *THREAD[1:]),
+            "",
+        ),
         (
             (
                 native("futex_wait", "libc.so.6"),
@@ -85,7 +88,7 @@ FORKED = (
             ),
             "pool::worker",
         ),
-        ((native("futex_wait", "libc.so.6"), Frame(CUT, "", "", 0, "", 0)), ""),
+        ((native("futex_wait", "libc.so.6"), Frame(FrameType.CUT, "", "", 0, "", 0)), ""),
         ((), ""),
     ],
 )

@@ -12,11 +12,11 @@ from otel_gpu.report.stacks.thread_dump import (
     group_threads,
     make_threads_document,
 )
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.thread_states import ThreadState
 from tests.schemas import LOOKS
 
-PLACE = Frame(PYTHON, "step", "train.py", 31)
+PLACE = Frame(FrameType.PYTHON, "step", "train.py", 31)
 STACK = CallStack(7, (PLACE,), True, "eh_frame", "ok", PLACE)
 WAITS = ThreadNow(
     *(42, 43, "worker", ThreadState.BLOCKED, "lock", True, 1_500_000_000, False),

@@ -27,7 +27,7 @@ from otel_gpu.report.render.top.screen import Controls, draw_screen, key_of
 from otel_gpu.report.top.model import TopModel
 from otel_gpu.report.top.open_calls import OpenCallRow
 from otel_gpu.report.top.screen import AgentUse, IncidentLine
-from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.frames import Frame, FrameType
 from tests.activities import (
     SECOND,
     calls,
@@ -103,7 +103,7 @@ def drawn(view, controls=Controls(), *, width=80, height=24, source="train.otelg
 def test_calls_that_do_not_return_are_shown_with_their_line():
     """Of one that began before the capture the age is a lower bound."""
     view = TopModel(Settings(), 2 * SECOND).view()
-    place = Frame(PYTHON, "step", "/app/train.py", 31)
+    place = Frame(FrameType.PYTHON, "step", "/app/train.py", 31)
     seen = OpenCallRow(image(), "cudaMalloc", 43, "worker", 12 * SECOND)
     early = seen._replace(began_before_capture=True, place=place)
 
