@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.kernel.stolen_time import read_stolen_ns
 from tests.receiver import MetricPoint, OtlpReceiver, ReceivedSpan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,6 +191,44 @@ class Agent:
         for reader in self._readers:
             reader.join(timeout_s)
         return Finished(returncode, "".join(self._stdout), self.stderr)
+
+
+def seconds_to_end(agent: Agent, number: int | None = signal.SIGTERM) -> float:
+    """
+    Send an agent a signal, if any, and return the seconds until its end.
+
+    Time in which the agent waited for a CPU does not count, so that other programs of a busy machine
+    make no difference. Time in which it waited for a program or a file system does.
+    """
+    pid, asked_s = agent.process.pid, time.monotonic()
+    waits_at_first = _cpu_waits_ns(pid)
+    waits, stolen_ns = dict(waits_at_first), read_stolen_ns()
+    if number is not None:
+        agent.signal(number)
+    while agent.process.poll() is None:
+        if time.monotonic() - asked_s > END_TIMEOUT_S:
+            raise TimeoutError(f"agent still runs after {END_TIMEOUT_S} s: {agent.stderr}")
+        # Threads that have ended keep what they waited.
+        waits |= _cpu_waits_ns(pid)
+        time.sleep(0.02)
+    took_s = time.monotonic() - asked_s
+    waited_ns = sum(waits.values()) - sum(waits_at_first.values())
+    return took_s - (waited_ns + read_stolen_ns() - stolen_ns) / 1e9
+
+
+def _cpu_waits_ns(pid: int) -> dict[str, int]:
+    """How long each thread of an agent and of its helper processes has waited for a CPU so far."""
+    waits = {}
+    with contextlib.suppress(OSError, IndexError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in (str(pid), *filter(_is_helper, children)):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                waits[task.name] = int((task / "schedstat").read_text().split()[1])
+    return waits
+
+
+def _is_helper(pid: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().startswith("otel-gpu")
 
 
 def open_files(pid: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,7 +10,15 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.wire.probe_table import APIS
-from tests.kernel.agent import Agent, calls, losses, otel_gpu, total, wait_until
+from tests.kernel.agent import (
+    Agent,
+    calls,
+    losses,
+    otel_gpu,
+    seconds_to_end,
+    total,
+    wait_until,
+)
 from tests.kernel.test_tenants import (
     AS_NOBODY,
     CALLS,
@@ -169,10 +176,8 @@ def test_forged_memories_take_a_share_of_the_agent_and_others_are_counted(
                     make_calls(other, made)
                     time.sleep(2.0)
                 taken = (cpu_s(agent.process.pid) - before_s) / (time.monotonic() - begun_s)
-                asked_s = time.monotonic()
-                agent.signal(signal.SIGTERM)
+                late_s = seconds_to_end(agent)
                 finished = agent.wait()
-                late_s = time.monotonic() - asked_s
 
     assert finished.returncode == 0
     assert calls(receiver, "cudaStreamSynchronize", other.pid) == 1009 + 503 + 211
@@ -272,10 +277,8 @@ def test_forged_calls_in_which_steps_are_looked_for_take_a_share_of_the_agent(
                 pid = agent.process.pid
                 wait_until(lambda: share_taken(pid, 2.0) < 0.2, "the end of searches", 90.0)
                 taken = share_taken(pid, 8.0)
-                asked_s = time.monotonic()
-                agent.signal(signal.SIGTERM)
+                assert seconds_to_end(agent) < ENDS_WITHIN_S
                 finished = agent.wait()
-                assert time.monotonic() - asked_s < ENDS_WITHIN_S
 
     assert finished.returncode == 0
     assert taken < 0.2

@@ -1,16 +1,14 @@
 """File systems that other users serve by a program (FUSE), which stops answering."""
 
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import Agent, Finished, calls, losses, otel_gpu
+from tests.kernel.agent import Agent, Finished, calls, losses, otel_gpu, seconds_to_end
 from tests.kernel.fuse import FileSystem
 from tests.kernel.test_forged_memory import AS_SOMEBODY
 from tests.kernel.test_tenants import AS_NOBODY, CALLS, make_calls, open_folder, program
@@ -62,10 +60,8 @@ def answering_after(served: FileSystem) -> Iterator[None]:
 
 
 def end_in_time(agent: Agent) -> Finished:
-    asked_s = time.monotonic()
-    agent.signal(signal.SIGTERM)
+    assert seconds_to_end(agent) < ENDS_WITHIN_S
     finished = agent.wait()
-    assert time.monotonic() - asked_s < ENDS_WITHIN_S
     assert finished.returncode == 0
     return finished
 

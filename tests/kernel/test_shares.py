@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.wire.blocks import BlockStack
-from tests.kernel.agent import Agent, calls, losses, otel_gpu, points, spans, total
+from tests.kernel.agent import (
+    Agent,
+    calls,
+    losses,
+    otel_gpu,
+    points,
+    seconds_to_end,
+    spans,
+    total,
+)
 from tests.kernel.test_blocks import events_of
 from tests.kernel.test_tenants import (
     AS_NOBODY,
@@ -162,10 +170,8 @@ def end(agent: Agent) -> None:
     """The agent ends in time, and never had more memory than its unit lets it have."""
     status = Path(f"/proc/{agent.process.pid}/status").read_text()
     (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
-    asked_s = time.monotonic()
-    agent.signal(signal.SIGTERM)
+    assert seconds_to_end(agent) < ENDS_WITHIN_S
     assert agent.wait().returncode == 0
-    assert time.monotonic() - asked_s < ENDS_WITHIN_S
     assert int(peak) < MEMORY_LIMIT_KIB
 
 
