@@ -31,6 +31,8 @@ from tests.otlp_servers import LOOPBACK, GrpcServer, HttpServer, Request
 
 # gRPC's own default, which every collector has unless it was configured otherwise.
 DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+# How long tests wait for what has to happen. It bounds a hang, and proves nothing about speed.
+WAIT_TIMEOUT_S = 120.0
 
 
 class ReceivedSpan(NamedTuple):
@@ -221,7 +223,7 @@ class OtlpReceiver:
             self._point_cache.clear()
             self._decoded = 0
 
-    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = WAIT_TIMEOUT_S) -> Any:
         """
         Return the condition's first truthy value.
 

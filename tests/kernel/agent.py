@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.kernel.stolen_time import read_stolen_ns
-from tests.receiver import MetricPoint, OtlpReceiver, ReceivedSpan
+from tests.receiver import WAIT_TIMEOUT_S, MetricPoint, OtlpReceiver, ReceivedSpan
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL_DURATION = "gpu.cuda.call.duration"
@@ -438,7 +438,7 @@ def state_of(pid: int) -> str | None:
     return stat.rpartition(")")[2].split()[0]
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_TIMEOUT_S) -> Any:
     """Return the condition's first truthy value; for things no receiver announces."""
     deadline_s = time.monotonic() + timeout_s
     pause = threading.Event()

@@ -22,6 +22,7 @@ from otel_gpu.config import Config
 from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, layout_of
 from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.agent import at_sites, environment_for
+from tests.receiver import WAIT_TIMEOUT_S
 from tests.stubs.build import WORKLOADS
 
 PYTHON_WORKLOAD = WORKLOADS / "stacks.py"
@@ -125,7 +126,7 @@ class Subject:
 
     def wait(self) -> None:
         """Wait for its end, after it was asked to end."""
-        self._process.wait(30)
+        self._process.wait(WAIT_TIMEOUT_S)
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Read its memory."""

@@ -27,7 +27,7 @@ from tests.kernel.test_tenants import (
     open_folder,
     program,
 )
-from tests.receiver import OtlpReceiver
+from tests.receiver import WAIT_TIMEOUT_S, OtlpReceiver
 from tests.stubs.build import StubLibraries
 
 pytestmark = [
@@ -118,7 +118,7 @@ def pids(*processes: subprocess.Popen[str]) -> list[str]:
 
 def call_until_counted(receiver: OtlpReceiver, process: subprocess.Popen[str]) -> int:
     """Make one call at a time, of which the first may come before the probes; return how many count."""
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     while not calls(receiver, API, process.pid) and time.monotonic() < until_s:
         make_calls(process, 1)
         time.sleep(0.1)
@@ -130,7 +130,7 @@ def hold(hostile: subprocess.Popen[str], served: Holding) -> None:
     assert hostile.stdin is not None
     hostile.stdin.write("\n")
     hostile.stdin.flush()
-    assert served.is_holding.wait(10)
+    assert served.is_holding.wait(WAIT_TIMEOUT_S)
 
 
 def test_a_program_that_holds_its_memory_map_keeps_no_agent_waiting(
@@ -243,7 +243,7 @@ def test_the_attacher_has_no_more_than_it_needs() -> None:
 
 
 def wait_for_name(pid: int) -> None:
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     while Path(f"/proc/{pid}/comm").read_text() != "otel-gpu-attach\n":
         assert time.monotonic() < until_s
         time.sleep(0.01)

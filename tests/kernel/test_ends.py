@@ -34,7 +34,7 @@ from tests.kernel.test_tenants import (
     open_folder,
     program,
 )
-from tests.receiver import OtlpReceiver
+from tests.receiver import WAIT_TIMEOUT_S, OtlpReceiver
 from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
@@ -193,7 +193,7 @@ def test_a_capture_leaves_no_probe_behind(
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 60.0
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     while not is_so():
         assert time.monotonic() < until_s
         time.sleep(0.05)

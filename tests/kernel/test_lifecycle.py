@@ -63,7 +63,7 @@ def test_kill_9_while_probes_are_placed_leaves_no_stopped_process(
         agent.signal(signal.SIGKILL)
         agent.process.wait()
 
-        wait_until(lambda: state_of(pid) in (None, "Z"), "the end of the workload", 20.0)
+        wait_until(lambda: state_of(pid) in (None, "Z"), "the end of the workload")
 
 
 def test_kill_9_leaves_no_stopped_process_in_other_sessions_either(
@@ -79,9 +79,7 @@ def test_kill_9_leaves_no_stopped_process_in_other_sessions_either(
         agent.process.wait()
         try:
             wait_until(
-                lambda: all(state_of(pid) in (None, "Z") for pid in pids),
-                "the end of the workers",
-                20.0,
+                lambda: all(state_of(pid) in (None, "Z") for pid in pids), "the end of the workers"
             )
         finally:
             # They are in no process group that the fixture could end.

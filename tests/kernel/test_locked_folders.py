@@ -23,7 +23,7 @@ from tests.kernel.test_tenants import (
     program,
     read_line,
 )
-from tests.receiver import OtlpReceiver
+from tests.receiver import WAIT_TIMEOUT_S, OtlpReceiver
 from tests.stubs.build import StubLibraries
 
 pytestmark = [
@@ -127,7 +127,7 @@ def test_a_program_that_locks_a_folder_keeps_no_agent_waiting(
         with Agent(receiver, flags=flags) as agent:
             receiver.wait_for(receiver.metrics)
             tell(hostile, "list")
-            assert is_held.wait(10)
+            assert is_held.wait(WAIT_TIMEOUT_S)
             tell(hostile, "make")
             wait_for_lock(hostile)
             make_calls(hostile, 101)

@@ -21,7 +21,7 @@ from tests.kernel.test_tenants import (
     program,
     read_line,
 )
-from tests.receiver import OtlpReceiver
+from tests.receiver import WAIT_TIMEOUT_S, OtlpReceiver
 from tests.stubs.build import StubLibraries
 
 pytestmark = [
@@ -100,7 +100,7 @@ def lock(process: subprocess.Popen[str], served: Holding) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    assert served.is_holding.wait(10)
+    assert served.is_holding.wait(WAIT_TIMEOUT_S)
     reads = ("timeout", "--signal=KILL", "0.5", "cat", f"/proc/{process.pid}/cmdline")
     while subprocess.run(reads, capture_output=True, check=False).returncode == 0:
         time.sleep(0.01)

@@ -86,7 +86,7 @@ def waits_of(
                     flags.append(wait["flags"])
             return sum(value & flag == flag for value in flags) >= WAITS
 
-        wait_until(are_enough, f"waiting for a CPU {WAITS} times", timeout_s=30.0)
+        wait_until(are_enough, f"waiting for a CPU {WAITS} times")
     return flags
 
 

@@ -83,8 +83,6 @@ end.set()
 [thread.join() for thread in threads]
 """
 FULL = {f"{what}_full" for what in ("processes", "threads", "series", "times", "allocations")}
-# Leftovers are looked for every 5 s.
-SWEPT_S = 30.0
 
 
 def counted_of(receiver: OtlpReceiver, pids: set[int]) -> int:
@@ -160,7 +158,7 @@ def test_nothing_is_kept_of_processes_that_are_gone(
         process.stdin.write("\n")
         *children, total = [json.loads(line) for line in process.stdout]
         pids = {child["pid"] for child in children} | {parent}
-        wait_until(lambda: not any(held(agent, pids).values()), "freeing the maps", SWEPT_S)
+        wait_until(lambda: not any(held(agent, pids).values()), "freeing the maps")
         agent.signal(signal.SIGINT)
         finished = agent.wait()
 

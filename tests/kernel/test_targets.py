@@ -24,8 +24,6 @@ from tests.stubs.build import StubLibraries, workload
 pytestmark = pytest.mark.kernel
 
 API = "cudaStreamSynchronize"
-# A full scan is made every 30 s.
-SOON_S = 20
 TRAINER = f"""
 import ctypes, sys, time
 
@@ -109,12 +107,14 @@ def test_all_sees_the_python_frames_of_what_runs_already(
             for event in span.span.events
         ]
 
+    # No full scan comes before the end of the test.
+    env = {"OTEL_GPU_SPANS_MODE": "full", "OTEL_GPU_CAPTURE_DISCOVERY_INTERVAL_S": "600"}
     with subprocess.Popen(
         [sys.executable, "-c", TRAINER, stubs.runtime], env=environment_for(None)
     ) as trainer:
         try:
-            with Agent(receiver, flags=("--all",), env={"OTEL_GPU_SPANS_MODE": "full"}) as agent:
-                receiver.wait_for(lambda: any("train" in stack for stack in stacks()), SOON_S)
+            with Agent(receiver, flags=("--all",), env=env) as agent:
+                receiver.wait_for(lambda: any("train" in stack for stack in stacks()))
                 agent.signal(signal.SIGTERM)
                 agent.wait()
         finally:

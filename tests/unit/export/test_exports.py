@@ -137,7 +137,7 @@ def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch
         assert counts.accepted == counts.exported + counts.pending + counts.dropped.total()
 
         receiver.start()
-        receiver.wait_for(lambda: sink.counts().pending == 0, timeout_s=30.0)
+        receiver.wait_for(lambda: sink.counts().pending == 0)
 
         assert exports.exported() + sum(exports.dropped().values()) == 5_003
         assert exports.exported() == len(receiver.spans()) > 100
