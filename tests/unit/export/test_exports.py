@@ -140,7 +140,9 @@ def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch
         receiver.wait_for(lambda: sink.counts().pending == 0)
 
         assert exports.exported() + sum(exports.dropped().values()) == 5_003
-        assert exports.exported() == len(receiver.spans()) > 100
+        # What was late for an answer was sent again.
+        arrived = {span.span.span_id for span in receiver.spans()}
+        assert len(arrived) >= exports.exported() > 100
     newest = max(s.span.start_time_unix_nano for s in receiver.spans())
     assert newest == samples.BOOT_UNIX_NS + 5_003
 
@@ -150,13 +152,17 @@ def test_a_dead_endpoint_does_not_hold_the_end():
     with socket.create_server(("127.0.0.1", 0)) as server:
         # Accepts connections and never answers.
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_METRICS_EXPORTER": "none"}
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
+            "OTEL_METRICS_EXPORTER": "none",
+        }
         began_s = time.monotonic()
         with open_exports(config_of(), environ, live=True) as exports:
             observe_all(exports)
             assert not exports.shutdown(0.2)
 
-    assert time.monotonic() - began_s < 8.0
+    assert time.monotonic() - began_s < 60.0
     assert sum(exports.dropped().values()) == 5
 
 

@@ -26,8 +26,11 @@ from otel_gpu.export.metrics.snapshots import Agent, Snapshot
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_CALL_DURATION, METRIC_PROCESS_FORKS
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS as LAUNCHES
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_MEMORY_IN_USE as IN_USE
+from tests.receiver import WAIT_TIMEOUT_S
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
+# By how much a busy machine may be late. The exporters would take a minute.
+BUSY_S = 15.0
 
 
 def of(service):
@@ -241,7 +244,7 @@ def test_an_interval_exports_by_itself(open_sender):
 
     open_sender(Signalling(), Source(number(of("a"), LAUNCHES, 1)), interval_s=0.01)
 
-    assert arrived.wait(5.0)
+    assert arrived.wait(WAIT_TIMEOUT_S)
 
 
 def test_the_end_exports_once_more_and_shuts_the_exporter(open_sender):
@@ -265,9 +268,9 @@ def closed_port():
 def test_a_dead_endpoint_delays_nobody(open_sender, seconds):
     """
     A flush and an end return within their time although the stock exporter would
-    retry for many seconds.
+    retry for a minute.
     """
-    exporter = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{closed_port()}")
+    exporter = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{closed_port()}", timeout=60.0)
     source = Source(number(of("a"), LAUNCHES, 1))
     sender = open_sender(exporter, source)
 
@@ -277,8 +280,8 @@ def test_a_dead_endpoint_delays_nobody(open_sender, seconds):
     assert not sender.shutdown(seconds)
     stopped_s = time.monotonic()
 
-    assert flushed_s - begin_s < seconds + 0.5
-    assert stopped_s - flushed_s < seconds + 0.5
+    assert flushed_s - begin_s < seconds + BUSY_S
+    assert stopped_s - flushed_s < seconds + BUSY_S
     assert source.committed == []
 
 
@@ -289,10 +292,10 @@ def test_a_silent_endpoint_delays_nobody(open_sender, exporter_class):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        exporter = exporter_class(endpoint=endpoint, timeout=3.0)
+        exporter = exporter_class(endpoint=endpoint, timeout=60.0)
         sender = open_sender(exporter, Source(number(of("a"), LAUNCHES, 1)))
 
         begin_s = time.monotonic()
         assert not sender.flush(0.3)
         assert not sender.shutdown(0.6)
-        assert time.monotonic() - begin_s < 2.0
+        assert time.monotonic() - begin_s < 0.3 + 0.6 + BUSY_S

@@ -21,7 +21,7 @@ from otel_gpu.export.otlp.signals import LOGS, SPANS
 from otel_gpu.export.otlp.span_encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.profiles.profile_encoder import PROFILES, ProcessSample, ProfileEncoder
 from otel_gpu.export.spans.finished import FinishedSpan, Origin, SpanEvent, readable
-from tests.receiver import OtlpReceiver
+from tests.receiver import WAIT_TIMEOUT_S, OtlpReceiver
 
 ORIGIN = Origin(Resource({"service.name": "trainer"}), InstrumentationScope("otel_gpu.cuda"))
 PROTOCOLS = ["grpc", "http/protobuf"]
@@ -356,7 +356,7 @@ def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, mo
 def test_closing_ends_a_wait_for_an_answer(connect, receiver):
     """A shutdown need not wait for a receiver that does not answer."""
     receiver.pause()
-    transport = connect("grpc")
+    transport = connect("grpc", OTEL_EXPORTER_OTLP_TIMEOUT="600")
     called = threading.Event()
     call = transport._client._call
 
@@ -368,10 +368,10 @@ def test_closing_ends_a_wait_for_an_answer(connect, receiver):
     answers: list[Delivery] = []
     thread = threading.Thread(target=lambda: answers.append(transport.deliver(batch(span(1)))))
     thread.start()
-    assert called.wait(5.0)
+    assert called.wait(WAIT_TIMEOUT_S)
 
     transport.close()
-    thread.join(8.0)
+    thread.join(WAIT_TIMEOUT_S)
 
     assert not thread.is_alive()
     assert answers[0].outcome is not SendOutcome.DELIVERED

@@ -11,6 +11,7 @@ from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
 from otel_gpu.export.otlp.sender import BackgroundSender, Delivery, Sender, SendOutcome
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.faults import Faults
+from tests.receiver import WAIT_TIMEOUT_S
 
 ORIGIN = Origin(Resource({}), InstrumentationScope("otel_gpu.cuda"))
 DELIVERED = Delivery(SendOutcome.DELIVERED)
@@ -80,7 +81,7 @@ def span(number: int, size_bytes: int = 10) -> QueuedItem:
     return QueuedItem(ORIGIN, size_bytes, b"%d" % number)
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = WAIT_TIMEOUT_S) -> None:
     deadline_s = time.monotonic() + timeout_s
     turn = threading.Event()
     while not condition():
@@ -136,7 +137,7 @@ def test_a_full_queue_drops_the_oldest_and_counts_them(start, transport):
     sender = start(limit_bytes=100, batch_spans=2)
     sender.put(span(0))
     sender.put(span(1))
-    transport.asked.wait(5.0)
+    assert transport.asked.wait(WAIT_TIMEOUT_S)
 
     for number in range(2, 23):
         sender.put(span(number))

@@ -30,7 +30,10 @@ def clock():
 
 
 @pytest.fixture
-def demangler(clock):
+def demangler(clock, monkeypatch):
+    # An answer can take its time on a busy machine.
+    monkeypatch.setattr(demangling, "_START_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(demangling, "_ANSWER_TIMEOUT_S", 60.0)
     demangler = Demangler(clock)
     yield demangler
     demangler.close()
