@@ -156,8 +156,9 @@ def _join_cgroup(controller: str, settings: dict[int, dict[str, str]]) -> None:
 
 def cpu_quota(trainer: Trainer) -> None:
     """A cgroup may use 10 ms of CPU time in every 100 ms."""
-    old = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
-    _join_cgroup("cpu", {1: old, 2: {"cpu.max": "10000 100000"}})
+    # With the largest weight, so that the quota keeps the loop from its CPU, and not other programs.
+    old = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000", "cpu.shares": "262144"}
+    _join_cgroup("cpu", {1: old, 2: {"cpu.max": "10000 100000", "cpu.weight": "10000"}})
 
     def exceed_quota() -> None:
         compute(_OVER_QUOTA_NS)
