@@ -111,12 +111,17 @@ def test_a_program_found_by_its_first_call_has_its_name(
         wait_until(lambda: makes_calls(receiver, probed), "the first program's calls")
         with started([tmp_path / "linker", *program], OTEL_SERVICE_NAME="found") as found:
             wait_until(lambda: makes_calls(receiver, found), "the other program's calls")
-            pid = found.pid
+            # Its environment can be read a moment after its calls.
+            wait_until(lambda: names_of(receiver, found.pid) == {"found"}, "the program's name")
         agent.signal(signal.SIGINT)
         agent.wait()
 
-    names = {point.resource["service.name"] for point in points(receiver, CALL_DURATION, pid)}
-    assert names == {"found"}
+    assert names_of(receiver, found.pid) == {"found"}
+
+
+def names_of(receiver: OtlpReceiver, pid: int) -> set[str]:
+    """Return the names of services under which the calls of a process are."""
+    return {point.resource["service.name"] for point in points(receiver, CALL_DURATION, pid)}
 
 
 @contextlib.contextmanager

@@ -164,7 +164,8 @@ def test_nothing_is_kept_of_processes_that_are_gone(
 
     assert finished.returncode == 0
     assert counted_of(receiver, pids) == total[API] == 20 * 22 * 7
-    assert not lost(receiver).keys() & {*FULL, "ring_full", "lifecycle_ring_full"}
+    # Events of other programs of the machine can fill the ring.
+    assert not lost(receiver).keys() & {*FULL, "lifecycle_ring_full"}
 
 
 def test_a_storm_of_processes_at_once_costs_no_call(
