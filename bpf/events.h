@@ -8,8 +8,8 @@
  *
  * ktime is CLOCK_MONOTONIC in nanoseconds. pid is the process (the kernel's
  * tgid), tid the thread (the kernel's pid), both in the agent's pid namespace.
- * A process image is identified by pid and program_ktime_ns together: the ktime
- * at which the image (fork, exec, or the moment it was first watched) began.
+ * A program is identified by pid and program_ktime_ns together: the ktime
+ * at which it began (fork, exec, or the time from which it was watched).
  */
 #ifndef OTEL_GPU_BPF_EVENTS_H
 #define OTEL_GPU_BPF_EVENTS_H
@@ -193,7 +193,7 @@ enum api_family {
 	FAMILY_MEMORY_INFO = 18,
 	FAMILY_KERNEL = 20,	  /* gives out the handle of a kernel, by its name */
 	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
-	FAMILY_QUERY = 22,	  /* asks whether work is done; "not yet" is no failure */
+	FAMILY_QUERY = 22,	  /* asks whether work is done; "not yet" is not a failure */
 	FAMILY_ELAPSED_TIME = 23, /* returns the device time between two events */
 	FAMILY_COLLECTIVE = 24,	  /* has all ranks do something together, or two of them */
 	FAMILY_COMMUNICATOR = 25, /* makes, ends or asks about what does collectives */
@@ -208,7 +208,7 @@ enum api_family {
 enum api_layer {
 	LAYER_RUNTIME = 1,
 	LAYER_DRIVER = 2,
-	/* Those below are no memory's; see memory_key. */
+	/* Those below have no memory; see memory_key. */
 	LAYER_NCCL = 8,
 	LAYER_VERBS = 9,
 };
@@ -373,10 +373,10 @@ enum process_flag {
 	PROCESS_FULL = 1,	  /* every call becomes a span */
 	PROCESS_STOP_ON_LOAD = 2, /* stop it while probes are placed */
 	PROCESS_NO_SPANS = 4,	  /* aggregates only */
-	PROCESS_HAS_CUDA = 8,	  /* a library of it was seen, in this image or one before */
+	PROCESS_HAS_CUDA = 8,	  /* a library of it was seen, in this program or one before */
 	PROCESS_FORKED = 16,	  /* and not executed since: it inherits pointers, and no memory */
 	PROCESS_HAS_COMMUNICATORS =
-		32, /* a communicator of it was seen, in this image or a parent */
+		32, /* a communicator of it was seen, in this program or a parent */
 };
 
 struct record_header {
@@ -509,7 +509,7 @@ struct saved_return {
  * agent makes a merged stack of it. The record that it belongs to follows it in the ring
  * and has the sample's token as its user_stack, until the agent puts the id there.
  *
- * There are no gaps in it: python_count frames, behind them return_count returns, behind them
+ * It is without gaps: python_count frames, behind them return_count returns, behind them
  * stack_bytes of the stack, from stack_pointer on. The arrays are as long as they can get. What may be behind a large stack
  * is whatever the memory held before.
  */
@@ -644,7 +644,7 @@ struct fork_record {
 };
 
 struct exec_record {
-	struct record_header header; /* program_ktime_ns is the new image's */
+	struct record_header header; /* program_ktime_ns is the new program's */
 	__u64 old_program_ktime_ns;
 	__u64 inode;   /* of the new executable */
 	__u32 device;  /* of the new executable: major << 20 | minor */
@@ -758,7 +758,7 @@ struct memory_record {
 /* Where blocks were allocated that have this key; sent before a holder of it is read. */
 struct block_stack_record {
 	struct record_header header;
-	__u64 stack;	  /* names it, in this image */
+	__u64 stack;	  /* names it, in this program */
 	__u64 user_stack; /* id of its merged stack, 0: none; see sample_record */
 	__s32 device;
 	__u32 padding;
@@ -856,11 +856,11 @@ struct step_detector {
 	/* The agent's. A history has 16 bits of each call, of the latest the lowest. */
 	__u64 starts[DETECTOR_PATTERNS]; /* histories by which steps begin; 0: none */
 	__u64 ends[DETECTOR_PATTERNS];
-	__u64 start_mask; /* of so many calls; 0: rounds are not reported */
+	__u64 start_mask; /* of start_calls; 0: iterations are not reported */
 	__u64 end_mask;
 	__u32 start_calls;
 	__u32 area;  /* where calls are kept, from 1; 0: they are not */
-	__u32 folds; /* the same call again at once is no other call */
+	__u32 folds; /* the same call again at once is not another call */
 	/* The kernel side's. */
 	__u32 tid; /* 0: free; the agent frees it */
 	__u32 pid;
@@ -879,7 +879,7 @@ struct step_detector {
 };
 
 /* What a program passes to otel_gpu_step() of preload/libotel_gpu_marks.c; any values. */
-struct told_step {
+struct reported_step {
 	__u64 start_ktime_ns;
 	__u64 end_ktime_ns;
 	__u64 now_ktime_ns; /* a moment before the call; its clock may not be ours */
@@ -916,7 +916,7 @@ struct range_record {
 };
 
 /* What preload/libotel_gpu_nvtx.c passes to otel_gpu_nvtx_range(); any values. */
-struct told_range {
+struct reported_range {
 	__u64 start_ns; /* by the program's clock, which may not be ours */
 	__u64 end_ns;
 	__u64 now_ns;
@@ -966,7 +966,7 @@ struct communicator_key {
 	__u64 program_ktime_ns;
 	__u64 handle; /* ncclComm_t */
 	__u32 pid;
-	__u32 generation; /* of this handle in this image: an address is used again */
+	__u32 generation; /* of this handle in this program: an address is used again */
 };
 
 /* Fields of a collective that are the same on all ranks. */
@@ -990,7 +990,7 @@ struct communicator {
 	__u64 completions;	  /* collectives that waited_ns is of */
 	__u64 waited_ns;	  /* from the call to when the program learned that it is done */
 	__u64 captured;		  /* calls, into graphs */
-	__u64 failed;		  /* calls; ncclInProgress is no failure */
+	__u64 failed;		  /* calls; ncclInProgress is not a failure */
 	__u64 made_ktime_ns;
 	__s32 rank;
 	__s32 rank_count;  /* 0: not known */
@@ -1542,9 +1542,9 @@ struct allocation {
 	__u64 ktime_ns;	  /* of device memory at an address: since when; else 0 */
 };
 
-/* What the kernel side keeps of one device of a process image. */
+/* What the kernel side keeps of one device of a program. */
 struct device_memory {
-	struct memory_totals totals; /* last_ktime_ns is 0: there is no report of its own yet */
+	struct memory_totals totals; /* last_ktime_ns is 0: without a report of its own */
 	__s64 until_sample_bytes;    /* of small blocks, before the next one that is sampled */
 	__u64 failed_ktime_ns;	     /* a request failed, and the agent has not read the map yet */
 	__u64 is_inherited;	     /* what it frees is its parent's */
@@ -1594,7 +1594,7 @@ struct kernel_stack {
 	__u64 addresses[MAX_STACK_FRAMES];
 };
 
-/* Tells what is behind a file descriptor from all else. */
+/* Identifies what is behind a file descriptor. */
 struct resource_identity {
 	__u64 inode;	  /* 0: a connection to elsewhere, which is known by its peer */
 	__u64 operations; /* of the file: eventfds, for one, share an inode with others */

@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) _Bool counts_in_steps(__u8 family)
 	return family < 32 && IN_DETECTOR >> family & 1;
 }
 
-/* Never 0. Launches are told apart by their kernel, copies by their direction and rough size. */
+/* Never 0. Launches are distinguished by their kernel, copies by their direction and rough size. */
 static inline __attribute__((always_inline)) __u16 symbol_of(__u8 family, __u8 api, __u8 copy_kind,
 							     __u64 function, __u64 size_bytes)
 {
@@ -54,14 +54,14 @@ static inline __attribute__((always_inline)) _Bool is_among(const __u64 *pattern
 	       history == patterns[3];
 }
 
-/* Whether this is no other call than the one before. Until it is another, an iteration is not over. */
+/* Whether this is the same call as the one before. Until it is another one, an iteration is not over. */
 static inline __attribute__((always_inline)) _Bool
 is_same_again(const struct step_detector *detector, __u32 symbol)
 {
 	return detector->folds && detector->before == symbol;
 }
 
-/* The next call, after what is_over said was reported: the call before returned then. */
+/* The next call, after the result of is_over was reported: the call before returned then. */
 static inline __attribute__((always_inline)) void
 advance_detector(struct step_detector *detector, __u32 symbol, __u64 returned_ktime_ns)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the arguments of a call say, by its row of the probe table. */
+/* The arguments of a call, by its row of the probe table. */
 #ifndef OTEL_GPU_PRELOAD_ARGUMENTS_H
 #define OTEL_GPU_PRELOAD_ARGUMENTS_H
 

@@ -2,8 +2,8 @@
 /*
  * The preload library: counts the CUDA calls of the program that preloads it, for the agent to read.
  *
- * layout.h has what it writes and where. After a thread's first call there is no allocation, no lock
- * and no system call in here.
+ * layout.h has what it writes and where. After a thread's first call it allocates nothing, takes no lock
+ * and makes no system call.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static bool is_sampled(struct preload_slot *slot)
 /* Where a thread has no slot of this process yet, or found none. */
 static __attribute__((noinline)) struct preload_slot *find_own_slot(void)
 {
-	/* In a child of fork() the page says nothing of what its parent had. */
+	/* In a child of fork() the page has nothing of what its parent had. */
 	if (preload_self.until_retry &&
 	    (!preload_guard || preload_self.epoch == preload_guard->epoch))
 		preload_self.until_retry--;
@@ -209,10 +209,10 @@ static inline void account(const struct frame *frame, const struct row *row, int
 	struct preload_call call;
 	__u8 copy_kind = copy_kind_of(row, slots);
 	__s32 device;
-	int said = status;
+	int returned = status;
 	__u8 choices = 0;
 
-	/* An answer; that nothing is done is for who follows streams. */
+	/* An answer. The record keeps the code, for what follows streams. */
 	if (status == NOT_READY && row->family == FAMILY_QUERY)
 		status = 0;
 	device = status ? frame->device : learn_device(frame, row, slots);
@@ -229,7 +229,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 		memset(&call, 0, sizeof(call));
 		call.end_ktime_ns = now_ktime_ns;
 		call.size_bytes = size_bytes;
-		call.status = said;
+		call.status = returned;
 		call.device = device;
 		call.copy_kind = copy_kind;
 		call.choices = choices;
@@ -241,7 +241,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 	}
 }
 
-/* Whoever only asks, as a watchdog does, feeds no device: no gap begins. */
+/* A thread that only asks, as a watchdog does, launches nothing: no gap begins. */
 static inline bool only_asks(const struct row *row)
 {
 	return row->family == FAMILY_QUERY || row->family == FAMILY_ELAPSED_TIME;
@@ -290,7 +290,7 @@ void preload_leave(struct frame *frame, const struct row *row, int status, const
 	struct preload_slot *slot = frame->slot;
 	__u64 now_ktime_ns;
 
-	/* There is no memory; or the thread forked inside the call, and this is the child. */
+	/* Without memory; or the thread forked inside the call, and this is the child. */
 	if (unlikely(!frame->epoch || frame->epoch != preload_self.epoch ||
 		     preload_self.epoch != preload_guard->epoch))
 		return;

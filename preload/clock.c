@@ -37,8 +37,8 @@ static __u64 system_ktime_ns(void)
 }
 
 /*
- * Both clocks at one moment, which is the last one: what came before an interruption is no longer
- * now. False: something came in between then, too.
+ * Read both clocks at one time, the latest: a reading before an interruption is out of date. False:
+ * the second try was interrupted, too.
  */
 static bool ask_both(struct anchor *anchor)
 {
@@ -48,7 +48,7 @@ static bool ask_both(struct anchor *anchor)
 	do {
 		__u64 before = cycles_now(), ktime_ns = system_ktime_ns(), after = cycles_now();
 
-		/* Without a rate: at most so many cycles in a nanosecond. */
+		/* Without a rate: taken as four cycles in a nanosecond. */
 		asking_ns = per_cycle
 				    ? (unsigned __int128)(after - before) * per_cycle >> RATE_SHIFT
 				    : (after - before) / 4;
@@ -75,7 +75,7 @@ void preload_begin_clock(void)
 		ask_both(&preload_rate.base);
 }
 
-/* One thread at a time; nobody waits for it. */
+/* One thread at a time; no other thread waits for it. */
 static void learn_rate(const struct anchor *now)
 {
 	__u64 base_ns = now->ktime_ns - preload_rate.base.ktime_ns;

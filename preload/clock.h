@@ -57,7 +57,7 @@ static inline __u64 ktime_ns(struct own_clock *own)
 	volatile struct anchor *anchor = &own->anchor;
 	__u64 from_cycles, past, now_ktime_ns;
 
-	/* Again, if a signal's handler has asked meanwhile. */
+	/* Again, if a signal's handler has asked in between. */
 	do {
 		from_cycles = anchor->cycles;
 		past = cycles_now() - from_cycles;

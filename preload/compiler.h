@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the compiler is told of functions, variables and branches. */
+/* Hints for the compiler on functions, variables and branches. */
 #ifndef OTEL_GPU_PRELOAD_COMPILER_H
 #define OTEL_GPU_PRELOAD_COMPILER_H
 

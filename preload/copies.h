@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrappers of functions that programs look up by themselves, apart from those that are exported. */
+/* Wrappers of functions that programs resolve by themselves, apart from those that are exported. */
 #ifndef OTEL_GPU_PRELOAD_COPIES_H
 #define OTEL_GPU_PRELOAD_COPIES_H
 

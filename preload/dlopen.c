@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a program loads: CUDA, of which calls will come soon; or what binds past the preload library. With
- * RTLD_DEEPBIND a library takes functions of its own dependencies before those of who was preloaded,
- * and with dlmopen() it has a program of its own. Its calls are not seen here, so probes have to count
- * them: the agent is told.
+ * What a program loads: CUDA, whose calls will come soon; or a library that binds past the preload library.
+ * With RTLD_DEEPBIND a library takes functions of its own dependencies before those of preloaded
+ * libraries, and with dlmopen() it has a namespace of its own. Its calls are not seen here, so the
+ * agent is notified to count them with probes.
  *
  * dlopen() asks who calls it, for that one's search path: the calls go on as they came.
  */
@@ -22,7 +22,7 @@ HIDDEN void *preload_next_dlopen(const char *path, int flags)
 {
 	if (path && flags & RTLD_DEEPBIND)
 		preload_bind_past();
-	/* The agent looks at the program when the library is there, and finds the memory. */
+	/* The agent reads the program's maps when the library is there, and finds the memory. */
 	else if (preload_is_cuda(path))
 		preload_begin_early(false);
 	return preload_next("dlopen");

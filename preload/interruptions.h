@@ -6,11 +6,11 @@
  * leaves the CPU in between, the kernel side takes that time for the one side of the edge, and the
  * clock for the other. So it has to be noticed, and the clock to be read again.
  *
- * The kernel says so for the price of a write and a read. glibc, from 2.35 on, registers an area of
+ * The kernel reports it for the price of a write and a read. glibc, from 2.35 on, registers an area of
  * each thread for restartable sequences, rseq(2). Before a thread goes on that was preempted, or had
- * a signal, the kernel looks at the sequence which that area names, and clears the name if the
- * thread is not in it. What is named here is a sequence that nobody is ever in. Where there is no
- * such area, nothing is noticed.
+ * a signal, the kernel reads the sequence which that area names, and clears the name if the
+ * thread is not in it. What is named here is a sequence that no thread is ever in. Without such an
+ * area, nothing is noticed.
  */
 #ifndef OTEL_GPU_PRELOAD_INTERRUPTIONS_H
 #define OTEL_GPU_PRELOAD_INTERRUPTIONS_H

@@ -3,7 +3,7 @@
  * THE layout of the memory that the preload library (calls.c) shares with the agent.
  *
  * A CUDA program preloads it. It counts the program's calls in memory of its own, a memfd named
- * PRELOAD_NAME that is mapped whole and in one piece:
+ * PRELOAD_NAME that is mapped whole:
  *
  *     0                         struct preload_header    written by the program
  *     PRELOAD_CONTROL_OFFSET    struct preload_control   written by the agent, in place
@@ -17,7 +17,7 @@
  * thread. What was never written is a hole, and reads as zeros.
  *
  * Offsets and counts are of the version, and none is read from the memory: to the agent all of it
- * is a stranger's. The descriptor is closed once it is mapped: it is opened by way of
+ * is untrusted input. The descriptor is closed once it is mapped: it is opened by way of
  * /proc/PID/map_files. The file is sealed in size, but not against the agent's writes.
  *
  * No call is counted twice. The preload library publishes every call of CUDA that it sees, and
@@ -80,7 +80,7 @@ enum preload_clock {
 struct preload_header {
 	__u64 magic; /* last: all else is valid once it is there */
 	__u64 size_bytes;
-	__u64 start_ktime_ns; /* of this memory: of the process image, or after its fork */
+	__u64 start_ktime_ns; /* of this memory: of the program, or after its fork */
 	__u32 version;	      /* of the layout */
 	__u32 pid;	      /* in the process's own pid namespace */
 	__u32 slots_begun;    /* slots from this one on were never used */
@@ -155,9 +155,9 @@ struct preload_place {
 };
 
 /*
- * A thread's own. Written by nobody else, so without atomic operations; each word is written at
+ * A thread's own. Only the thread writes it, so without atomic operations; each word is written at
  * once. A call is written before the depth that uncovers it. An outermost call is over once the last
- * return is later than its start; its depth says so only when all of it was counted and reported.
+ * return is later than its start; its depth shows that only when all of it was counted and reported.
  */
 struct preload_slot {
 	__u32 tid;	  /* in the process's own pid namespace; 0: no thread has it now */
@@ -183,9 +183,9 @@ struct preload_iteration {
 };
 
 /*
- * Of a thread whose steps are looked for. The thread takes one, and the agent gives it back, in the way
- * of struct step_detector, which says who writes what; here the pid and tid are as in the process's own pid
- * namespace, the area is 1 or 0, and the last return is always there. A round is written before it
+ * Of a thread whose steps are looked for. The thread takes one, and the agent frees it, in the way
+ * of struct step_detector, which has the writer of each field; here the pid and tid are as in the process's own pid
+ * namespace, the area is 1 or 0, and the last return is always there. An iteration is written before it
  * is counted.
  */
 struct preload_detector {

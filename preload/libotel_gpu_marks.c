@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a program says of its own work, to whoever watches it: an empty function, at which an agent
- * has a probe that reads the argument. Where nobody watches, a call is all that it costs.
+ * What a program reports of its own work: an empty function, at which an agent
+ * has a probe that reads the argument. Without an agent, a call is all that it costs.
  *
- * The structure is in bpf/events.h: struct told_step.
+ * The structure is in bpf/events.h: struct reported_step.
  */
 #define EXPORTED __attribute__((visibility("default"), noinline))
 
@@ -14,8 +14,8 @@
 #define SEEN(value) __asm__ volatile("" : : "r"(value) : "memory")
 
 /* A step of this thread has ended. */
-EXPORTED void otel_gpu_step(const void *told_step)
+EXPORTED void otel_gpu_step(const void *reported_step)
 {
 	PROBE_SITE();
-	SEEN(told_step);
+	SEEN(reported_step);
 }

@@ -5,9 +5,9 @@
  * NVTX loads the library that NVTX_INJECTION64_PATH names, and hands it its tables of functions. A
  * range that was pushed is published while its thread is in it, in the layout of OTEP 4947; beside it
  * is the span of the program that the thread was in then, so that a reader knows which of both is
- * further in. Where that is, and what a range was when it ends, is said by calling empty functions, at
- * which the agent has probes. A range is published and said for a few of them in a second of each
- * thread; of others long ones are said, and the rest costs two readings of the clock.
+ * the inner one. Empty functions, at which the agent has probes, report where that is, and each range
+ * when it ends. Of each thread a few ranges per second are published and reported; of the rest only
+ * long ones are reported, and a short one costs two readings of the clock.
  *
  * The layouts that NVTX gives are those of its version 3, which its headers promise to keep.
  */
@@ -107,7 +107,7 @@ struct state {
 	uint64_t random;
 	uint64_t tokens_ns; /* a span costs a part of a second */
 	uint64_t counted_ns;
-	uint64_t left_out; /* since the last one that was told */
+	uint64_t left_out; /* since the last one that was reported */
 };
 
 static __thread struct state *own_thread;
@@ -122,7 +122,7 @@ static struct {
 static atomic_uint next_started;
 static atomic_uint named;
 
-/* Files that may publish in which span of the program a thread is. They stay loaded, so that nobody reads what is gone. */
+/* Files that may publish in which span of the program a thread is. They stay loaded, so that no thread reads what is gone. */
 static struct {
 	pthread_mutex_t lock;
 	atomic_ullong adds; /* of the dynamic linker, when it was last asked */
@@ -130,16 +130,16 @@ static struct {
 	atomic_int count;
 } publishers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Nothing is done in these: an agent has probes there, which cost least at a nop. The first says where a thread publishes. */
+/* Nothing is done in these: an agent has probes there, which cost least at a nop. The first reports where a thread publishes. */
 EXPORTED __attribute__((noinline)) void
 otel_gpu_nvtx_thread(const struct published_range *published)
 {
 	__asm__ volatile("nop" : : "r"(published) : "memory");
 }
 
-EXPORTED __attribute__((noinline)) void otel_gpu_nvtx_range(const struct told_range *told)
+EXPORTED __attribute__((noinline)) void otel_gpu_nvtx_range(const struct reported_range *reported)
 {
-	__asm__ volatile("nop" : : "r"(told) : "memory");
+	__asm__ volatile("nop" : : "r"(reported) : "memory");
 }
 
 static uint64_t now_ns(void)
@@ -314,7 +314,7 @@ static const struct range *innermost_span(const struct state *thread)
 	return NULL;
 }
 
-/* Say which range that is a span the thread is in. */
+/* Publish the innermost range that is a span. */
 static void publish(const struct state *thread)
 {
 	const struct range *range = innermost_span(thread);
@@ -343,7 +343,7 @@ static void make_span(struct state *thread, struct range *range)
 	range->parent_span_id = around.span_id;
 	range->identity = around;
 	if (!around.span_id) {
-		/* Whoever reads it decides whether a trace of its own is sampled. */
+		/* The reader decides whether a trace of its own is sampled. */
 		range->identity.trace_id[0] = random_number(thread);
 		range->identity.trace_id[1] = random_number(thread);
 	}
@@ -404,10 +404,10 @@ static void copy_message(char *to, int kind, const void *message)
 		copy_ascii(to, ((const struct name *)message)->text);
 }
 
-static void tell(struct state *thread, const struct range *range, uint32_t start_tid, int kind,
-		 uint64_t end_ns)
+static void report_range(struct state *thread, const struct range *range, uint32_t start_tid,
+			 int kind, uint64_t end_ns)
 {
-	struct told_range told = {
+	struct reported_range reported = {
 		.span_id = range->identity.span_id,
 		.parent_span_id = range->parent_span_id,
 		.left_out = thread->left_out,
@@ -417,15 +417,15 @@ static void tell(struct state *thread, const struct range *range, uint32_t start
 		.range_kind = kind,
 	};
 
-	memcpy(told.trace_id, range->identity.trace_id, sizeof(told.trace_id));
-	memcpy(told.name, range->name, sizeof(told.name));
+	memcpy(reported.trace_id, range->identity.trace_id, sizeof(reported.trace_id));
+	memcpy(reported.name, range->name, sizeof(reported.name));
 	if (range->domain)
-		memcpy(told.domain, range->domain->text, sizeof(told.domain));
+		memcpy(reported.domain, range->domain->text, sizeof(reported.domain));
 	thread->left_out = 0;
-	told.start_ns = range->start_ns;
-	told.end_ns = end_ns;
-	told.now_ns = now_ns();
-	otel_gpu_nvtx_range(&told);
+	reported.start_ns = range->start_ns;
+	reported.end_ns = end_ns;
+	reported.now_ns = now_ns();
+	otel_gpu_nvtx_range(&reported);
 }
 
 static int push(const struct name *domain, int kind, const void *message)
@@ -492,7 +492,7 @@ static int pop(const struct name *domain)
 		make_span(thread, &range);
 	}
 	if (range.is_span)
-		tell(thread, &range, thread->tid, RANGE_PUSHED, end_ns);
+		report_range(thread, &range, thread->tid, RANGE_PUSHED, end_ns);
 	return level;
 }
 
@@ -541,7 +541,7 @@ static void end(uint64_t number)
 		make_span(thread, &range);
 	}
 	if (range.is_span)
-		tell(thread, &range, tid, RANGE_STARTED, end_ns);
+		report_range(thread, &range, tid, RANGE_STARTED, end_ns);
 }
 
 static void mark(const struct name *domain, int kind, const void *message)
@@ -553,7 +553,7 @@ static void mark(const struct name *domain, int kind, const void *message)
 		return;
 	copy_message(range.name, kind, message);
 	make_span(thread, &range);
-	tell(thread, &range, thread->tid, RANGE_MARKED, range.start_ns);
+	report_range(thread, &range, thread->tid, RANGE_MARKED, range.start_ns);
 }
 
 static struct name *make_name(int kind, const void *text)

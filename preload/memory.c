@@ -4,7 +4,7 @@
  * the first call of a thread. Whatever fails leaves the program's calls as they are, uncounted.
  *
  * A fork has a memory of its own: the shared one is not inherited, and a page that the kernel wipes
- * in the child says so, however the child was made.
+ * in the child shows that, however the child was made.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,7 +38,7 @@
 #endif
 
 #define TRIES_WHILE_BEGUN 100000
-#define RETRY_CALLS	  4096 /* of a thread without a slot, before it looks for one again */
+#define RETRY_CALLS	  4096 /* of a thread without a slot, before it tries again */
 
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -209,13 +209,13 @@ static bool begin_early(void)
 	return has_memory;
 }
 
-void preload_begin_early(bool is_told)
+void preload_begin_early(bool is_reported)
 {
-	if (begin_early() && is_told)
+	if (begin_early() && is_reported)
 		otel_gpu_preload_thread(own_slot(), preload_memory);
 }
 
-/* If nobody is there yet who could be told, the memory says it to whoever comes. */
+/* If no agent is there yet, a later one reads it in the memory. */
 void preload_bind_past(void)
 {
 	if (!begin_early())

@@ -14,7 +14,7 @@
  * Make the memory before the first call, which else waits until the agent reads it. Leaves errno as it
  * is, as the others do.
  */
-void preload_begin_early(bool is_told);
+void preload_begin_early(bool is_reported);
 /* A library was loaded whose calls are not seen here. */
 void preload_bind_past(void);
 /* The first call of a thread in this process. */

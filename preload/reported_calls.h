@@ -14,7 +14,7 @@
 /* Who counts here from now on. */
 void otel_gpu_preload_thread(const struct preload_slot *slot, const void *memory);
 
-/* The thread says that it counts its calls, to the agent that has this generation; 0: to none. */
+/* Report that the thread counts its calls, to the agent with this generation; 0: to none. */
 HIDDEN void preload_report_thread(struct preload_slot *slot, __u32 generation);
 /* The gap since the thread's last call, as the one of this row begins. */
 HIDDEN void preload_report_gap(const struct preload_slot *slot, const struct row *row,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of the probe table, of which probe_table.h has the values. */
+/* The rows of the probe table; probe_table.h has the values. */
 #ifndef OTEL_GPU_PRELOAD_ROW_H
 #define OTEL_GPU_PRELOAD_ROW_H
 

@@ -110,7 +110,7 @@ static inline struct preload_series *common_series(struct key key)
 
 #define BOUNDS_OF_BITS 4 /* that values of as many bits may be above: a scale of 2 has no more */
 
-/* Ascending inclusive upper bounds, and where to begin to look: by the bits of a value. */
+/* Ascending inclusive upper bounds, and where the search begins: by the bits of a value. */
 struct bounds {
 	__u8 first[65];
 	__u64 upper[MAX_BOUNDS + BOUNDS_OF_BITS]; /* nothing is above the last ones */

@@ -12,7 +12,7 @@
 #define SERIES_HASHES 256 /* of a thread: four times PRELOAD_SLOT_SERIES */
 
 enum memory_state {
-	MEMORY_NONE = 0, /* what a wiped page says */
+	MEMORY_NONE = 0, /* in a wiped page */
 	MEMORY_BEGUN = 1,
 	MEMORY_READY = 2,
 	MEMORY_REFUSED = 3,

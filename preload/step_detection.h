@@ -20,9 +20,9 @@ static __attribute__((noinline)) void claim_detector(const struct preload_slot *
 	}
 	for (__u32 i = 0; i < PRELOAD_DETECTORS; i++) {
 		struct step_detector *detector = &DETECTORS[i].detector;
-		__u32 nobody = 0;
+		__u32 unset = 0;
 
-		if (!__atomic_compare_exchange_n(&detector->tid, &nobody, slot->tid, false,
+		if (!__atomic_compare_exchange_n(&detector->tid, &unset, slot->tid, false,
 						 __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			continue;
 		detector->area = 1;

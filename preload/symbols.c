@@ -161,7 +161,7 @@ static void *find_in_scope(const char *symbol, const void *caller)
  * The function that a place that calls means, where it is not the first one with its hash. A place is
  * never taken back, so that threads may read while others add.
  */
-void *preload_look_up(__u64 key, const char *symbol, const void *caller)
+void *preload_resolve(__u64 key, const char *symbol, const void *caller)
 {
 	__u32 at = place_of(key);
 	sigset_t every_signal, kept_signals;
@@ -178,7 +178,7 @@ void *preload_look_up(__u64 key, const char *symbol, const void *caller)
 			break;
 	}
 	kept_errno = errno;
-	/* A handler that looks up as well would wait for what this thread holds. */
+	/* A handler that resolves a symbol as well would wait for what this thread holds. */
 	sigfillset(&every_signal);
 	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
 	target = find_in_scope(symbol, caller);
@@ -189,9 +189,9 @@ void *preload_look_up(__u64 key, const char *symbol, const void *caller)
 	pthread_sigmask(SIG_SETMASK, &kept_signals, NULL);
 	for (int i = 0; target && i < PROBES; i++) {
 		struct place *place = &preload_places[(at + i) % PLACES];
-		void *nobody = NULL;
+		void *unset = NULL;
 
-		if (__atomic_compare_exchange_n(&place->target, &nobody, target, false,
+		if (__atomic_compare_exchange_n(&place->target, &unset, target, false,
 						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 			__atomic_store_n(&place->key, key, __ATOMIC_RELEASE);
 			break;
@@ -205,24 +205,24 @@ void *preload_look_up(__u64 key, const char *symbol, const void *caller)
 static void *take_copy(struct copy *copies, void *const *wrappers, void *found, __u16 variant)
 {
 	for (int i = 0; i < COPIES; i++) {
-		void *nobody = NULL;
+		void *unset = NULL;
 
 		if (__atomic_load_n(&copies[i].target, __ATOMIC_ACQUIRE) == found)
 			return wrappers[i];
-		if (__atomic_compare_exchange_n(&copies[i].target, &nobody, found, false,
+		if (__atomic_compare_exchange_n(&copies[i].target, &unset, found, false,
 						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 			copies[i].variant = variant;
 			pin(found);
 			return wrappers[i];
 		}
-		if (nobody == found)
+		if (unset == found)
 			return wrappers[i];
 	}
 	preload_count_loss(PRELOAD_LOST_COPIES_FULL);
 	return found;
 }
 
-/* What to give out for a function that somebody looked up; the function itself, if it is no row's. */
+/* What a caller gets for a function that it resolves; the function itself, if no row has it. */
 void *preload_wrapped(const char *symbol, void *found)
 {
 	const struct row *row;
@@ -240,7 +240,7 @@ void *preload_wrapped(const char *symbol, void *found)
 	}
 	row = preload_find_row(symbol, &variant);
 	if (row && is_in_cuda(found)) {
-		/* The driver is asked for a function, and says which spelling of it was meant. */
+		/* The driver is asked for a function, and its answer shows which spelling was meant. */
 		if (dladdr(found, &info) && info.dli_saddr == found && info.dli_sname &&
 		    preload_find_row(info.dli_sname, &exported) == row)
 			variant = exported;
@@ -266,8 +266,8 @@ static bool is_own(const void *address)
 }
 
 /*
- * Whether somebody asks for a function that only the preload library has, in its scope: programs find out in
- * this way whether there is CUDA at all.
+ * Whether a caller asks for a function that, in its scope, only the preload library has: so programs
+ * find out whether CUDA is installed.
  */
 HIDDEN int preload_is_alone(const char *name, const void *caller)
 {
@@ -282,7 +282,7 @@ HIDDEN int preload_is_alone(const char *name, const void *caller)
 	first = real_dlsym(RTLD_DEFAULT, name);
 	if ((first && !is_own(first)) || find_in_scope(name, caller))
 		return 0;
-	real_dlsym(RTLD_NEXT, name); /* so that dlerror() says why */
+	real_dlsym(RTLD_NEXT, name); /* so that dlerror() has the reason */
 	return 1;
 }
 

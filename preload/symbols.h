@@ -10,7 +10,7 @@
 #define PLACES	     (1 << PLACES_BITS) /* that call: kept; others are looked up each time */
 #define ADDRESS_BITS 48
 
-void *preload_look_up(__u64 key, const char *symbol, const void *caller);
+void *preload_resolve(__u64 key, const char *symbol, const void *caller);
 void *preload_wrapped(const char *symbol, void *found);
 /* A function of libc that the preload library exports as well. */
 void *preload_next(const char *name);
@@ -28,7 +28,7 @@ static inline __u32 place_of(__u64 key)
 	return (key * 0x9e3779b97f4a7c15ull) >> (64 - PLACES_BITS);
 }
 
-/* The function that a caller means by a symbol; the number says which symbol. */
+/* The function that a caller means by a symbol; the number identifies the symbol. */
 static inline void *preload_target(__u32 number, const char *symbol, const void *caller)
 {
 	__u64 key = (__u64)caller | (__u64)(number + 1) << ADDRESS_BITS;
@@ -36,7 +36,7 @@ static inline void *preload_target(__u32 number, const char *symbol, const void 
 
 	if (__builtin_expect(__atomic_load_n(&place->key, __ATOMIC_ACQUIRE) == key, 1))
 		return place->target;
-	return preload_look_up(key, symbol, caller);
+	return preload_resolve(key, symbol, caller);
 }
 
 #endif

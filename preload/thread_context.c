@@ -4,7 +4,7 @@
  *
  * Readers look for the thread-local symbol otel_thread_ctx_v1, which points to a record of the
  * thread. They read it only while the thread is interrupted, so the compiler has to keep the order
- * of writes and the processor need not: the record says that it is invalid while it is written. It
+ * of writes and the processor need not: the record is marked invalid while it is written. It
  * is in the thread's own storage, and goes with it.
  */
 #include <endian.h>
@@ -34,7 +34,7 @@ EXPORTED void otel_gpu_clear_context(void)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* This thread is in a span, until it is said to be in another one, or in none. */
+/* This thread is in a span, until the next call sets another one, or none. */
 EXPORTED void otel_gpu_publish_context(uint64_t trace_id_high, uint64_t trace_id_low,
 				       uint64_t span_id, uint8_t trace_flags)
 {

@@ -15,7 +15,7 @@
 #include "row.h"
 #include "symbols.h"
 
-#define NO_DEVICE 100 /* cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE: where there is no library */
+#define NO_DEVICE 100 /* cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE: without the library */
 
 typedef __u64 slot;
 
@@ -95,7 +95,7 @@ LINKED_AS(LAUNCH_ROW, __cudaLaunchKernel, 0, wide, LIST(TWELVE), A_TO_L)
 LINKED_AS(LAUNCH_ROW, __cudaLaunchKernel_ptsz, 3, wide, LIST(TWELVE), A_TO_L)
 
 /* Gives out functions: (symbol, where to put it, ...). */
-static int look_up(void *target, SIX)
+static int resolve(void *target, SIX)
 {
 	int status = ((narrow)target)(A_TO_F);
 
@@ -109,13 +109,13 @@ static int look_up(void *target, SIX)
 	{                                                                                          \
 		void *target = preload_target(number, #symbol, CALLER);                            \
                                                                                                    \
-		return target ? look_up(target, A_TO_F) : NO_DEVICE;                               \
+		return target ? resolve(target, A_TO_F) : NO_DEVICE;                               \
 	}
 
 #define LOOKUP_COPY(index)                                                                         \
 	static int lookup_copy_##index(SIX)                                                        \
 	{                                                                                          \
-		return look_up(preload_lookup_copies[index].target, A_TO_F);                       \
+		return resolve(preload_lookup_copies[index].target, A_TO_F);                       \
 	}
 
 /* Their keys are behind those of all rows. */

@@ -16,8 +16,8 @@ static const struct aggregate new_aggregate = {};
 #define MOST_OF_A_VALUE 0x7fffffffffffffffULL
 
 /*
- * Find the bucket of a value among ascending inclusive upper bounds, of which those that are not
- * used are MOST_OF_A_VALUE: how many are below it. Without a branch, as the bounds are constants to
+ * Find the bucket of a value among ascending inclusive upper bounds; those that are not used
+ * are MOST_OF_A_VALUE. Its number is how many bounds are below the value. Without a branch, as the bounds are constants to
  * the verifier: it would follow every path through them.
  */
 static __always_inline __u32 find_bucket(const volatile __u64 *bounds, __u64 value)
@@ -54,7 +54,7 @@ static __noinline struct aggregate *add_aggregate(const struct aggregate_key *ke
 	/* BPF_NOEXIST: another CPU may have begun the series, and counted already. */
 	if (take_share(process, SHARE_SERIES) &&
 	    bpf_map_update_elem(&aggregates, key, &new_aggregate, BPF_NOEXIST))
-		give_share_back(process, SHARE_SERIES);
+		release_share(process, SHARE_SERIES);
 	aggregate = bpf_map_lookup_elem(&aggregates, key);
 	if (!aggregate)
 		count(COUNTER_LOST_SERIES_FULL);
@@ -81,7 +81,7 @@ static __always_inline void add_to_bucket(const struct aggregate_key *key, __u32
 	raise_to(&aggregate->max, value);
 	raise_to(&aggregate->min_complement, ~value);
 	barrier_var(bucket); /* or the check is on another copy than the one that is used */
-	/* Last: whoever sees the count also sees the sum. */
+	/* Last: a reader that sees the count also sees the sum. */
 	if (bucket < MAX_BUCKETS)
 		__sync_fetch_and_add(&aggregate->buckets[bucket], 1);
 }

@@ -34,7 +34,7 @@ static __always_inline __u64 task_state(struct task_struct *task)
 
 /*
  * Since Linux kernel commit e1fad12dcb66 ("sched/fair: Switch to task based throttle model")
- * (in v6.18), a task that is held back by a CPU quota is marked, and leaves the CPU by
+ * (in v6.18), a task that a CPU quota throttles is marked, and leaves the CPU by
  * itself where it would return to user space. Before that, its whole queue is taken away.
  */
 struct task_struct___since_6_18 {

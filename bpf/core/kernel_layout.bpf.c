@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Whether the kernel's types are where its headers say: only in the object for kernels
+ * Whether the kernel's types have the layout of its headers: only in the object for kernels
  * without BTF.
  *
  * Headers can be of another build than the kernel that runs. What the programs would read
  * then is anything. So before they are attached, the agent runs this on one of its own
- * threads, and compares what it knows of itself by other ways.
+ * threads, and compares the result with what it knows of itself.
  */
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_memory.bpf.h"

@@ -76,7 +76,7 @@ extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 
 #define MAX_REGISTERS_CPUS		     1024
 
-/* What is no field of any type. The agent puts the enum into the BTF that it makes. */
+/* Offsets that are not a field of any type. The agent puts the enum into the BTF that it makes. */
 enum kernel_layout {
 	KERNEL_LAYOUT_REGISTERS = 1, /* offset of user space's registers in a task's stack */
 };

@@ -26,7 +26,7 @@ enum {
 	true = 1
 };
 
-/* Tells bpf_tracing.h that registers have the kernel's names, not user space's. */
+/* For bpf_tracing.h: registers have the kernel's names, not user space's. */
 #define __VMLINUX_H__
 
 enum {

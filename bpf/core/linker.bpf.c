@@ -52,7 +52,7 @@ struct library {
 #define NEXT_OFFSET __builtin_offsetof(struct library, next)
 
 struct library_key {
-	__u64 start_boot_ns; /* with pid, a process; unlike an image it also exists unwatched */
+	__u64 start_boot_ns; /* with pid, a process; unlike a program it also exists unwatched */
 	__u64 program_ktime_ns;
 	__u64 library;
 	__u64 name_hash; /* memory of a closed library is used again */
@@ -69,7 +69,7 @@ struct {
 } seen_libraries SEC(".maps");
 
 /* What is too large for the stack. Another thread may run here while this one is
- * preempted; the owner says which. */
+ * preempted; the owner is the thread that uses it. */
 struct walk {
 	struct library_key key;
 	__u64 owner;
@@ -95,7 +95,7 @@ struct scan {
 	__u32 padding;
 };
 
-/* Look at one character of this CPU's path. Returns 1 at its end. */
+/* Match one character of this CPU's path. Returns 1 at its end. */
 static __noinline long scan_character(__u32 at, struct scan *scan)
 {
 	const __u64 cuda = 0x6164756362696cULL;	       /* "libcuda", little-endian */
@@ -103,7 +103,7 @@ static __noinline long scan_character(__u32 at, struct scan *scan)
 	const __u64 allocator = 0x732e30316362696cULL; /* "libc10.s" */
 	const __u64 verbs = 0x726576626962696cULL;     /* "libibver" */
 	const __u64 own = 0x5f6c65746f62696cULL;       /* "libotel_" */
-	const __u32 descriptor = 0x2f64662f;	       /* "/fd/": a name that says nothing */
+	const __u32 descriptor = 0x2f64662f;	       /* "/fd/": a name without meaning */
 	__u32 zero = 0;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	__u64 word;
@@ -161,7 +161,7 @@ struct walk_back {
 	__u32 padding;
 };
 
-/* Look at one library, and go on to the one before. Returns 1 where the walk ends. */
+/* Check one library, and go on to the one before. Returns 1 where the walk ends. */
 static __noinline long walk_back(__u32 step, struct walk_back *back)
 {
 	__u32 zero = 0, seen = 1;
@@ -180,7 +180,7 @@ static __noinline long walk_back(__u32 step, struct walk_back *back)
 	if (bpf_probe_read_user_str(walk->path, PATH_BYTES, (void *)library.name) < 0)
 		walk->path[0] = 0;
 	found = scan_path(0);
-	/* Somebody else was here: better to look once too often. */
+	/* Another thread has used it: one check too many is better than one too few. */
 	if (walk->owner != bpf_get_current_pid_tgid()) {
 		back->news = SOME_CUDA;
 		return 1;
@@ -188,7 +188,7 @@ static __noinline long walk_back(__u32 step, struct walk_back *back)
 	if (bpf_map_lookup_elem(&seen_libraries, &walk->key))
 		return 1;
 	bpf_map_update_elem(&seen_libraries, &walk->key, &seen, BPF_ANY);
-	/* One is enough: the agent looks at everything that is mapped. */
+	/* One is enough: the agent checks everything that is mapped. */
 	if (found) {
 		back->news = SOME_CUDA;
 		return 1;

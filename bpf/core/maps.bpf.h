@@ -7,7 +7,7 @@
  * All hash maps are preallocated: they are filled from scheduler tracepoints,
  * where allocating memory is not safe on every kernel that we support. Where it is, since Linux
  * kernel commit fba1a1c6c912 ("bpf: Convert hash map to bpf_mem_alloc.") (in v6.1), the agent lets
- * the threads' map grow: few hosts have as many threads as it has room for.
+ * the threads' map grow: few hosts have as many threads as it can hold.
  */
 #ifndef OTEL_GPU_BPF_CORE_MAPS_H
 #define OTEL_GPU_BPF_CORE_MAPS_H
@@ -69,7 +69,7 @@ struct {
 	__type(value, __u64);
 } thresholds __weak SEC(".maps");
 
-/* Sizes of live allocations, so that a free can say how much it gives back. Not LRU:
+/* Sizes of live allocations, so that the bytes of a free are known. Not LRU:
  * that would forget silently; full is counted, and the agent frees what ended
  * processes leave behind. */
 struct {
@@ -139,7 +139,7 @@ struct {
 	__type(value, struct times);
 } thread_times __weak SEC(".maps");
 
-/* The same without details, for what found no room there: no time must be lost to them. */
+/* The same without details, for what did not fit there: no time may be lost for them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

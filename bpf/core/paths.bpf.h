@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Paths of files, as /proc/PID/exe says them: bpf_d_path() is not for tracepoints. */
+/* Paths of files, as in /proc/PID/exe: bpf_d_path() is not for tracepoints. */
 #ifndef OTEL_GPU_BPF_CORE_PATHS_H
 #define OTEL_GPU_BPF_CORE_PATHS_H
 
@@ -84,7 +84,7 @@ static __noinline long prepend_name(__u32 step, struct path_walk *walk)
 
 /*
  * Copy the path of a file, of PATH_BYTES with what is left zeroed: its end, if it is longer.
- * Says whether there is one.
+ * Returns whether there is one.
  */
 static __always_inline bool copy_path(char *to, struct file *file)
 {

@@ -17,7 +17,7 @@ static __always_inline struct preload_slot *view_of(struct thread *thread)
 	return (struct preload_slot *)thread->preload_view;
 }
 
-/* Look at what a thread publishes, which is the current one. */
+/* Read what a thread publishes, which is the current one. */
 static __always_inline bool read_preload_view(struct thread *thread)
 {
 	if (!thread->preload_slot || thread->preload_slot == NO_SLOT)

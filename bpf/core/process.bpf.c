@@ -209,7 +209,7 @@ int sched_process_exec(__u64 *ctx)
 		return 0;
 	old_program_ktime_ns = process->program_ktime_ns;
 	change_program(process, pid, bpf_ktime_get_ns());
-	/* Open calls died with the old image; a thread that was not the leader took its tid. */
+	/* Open calls ended with the old program; a thread that was not the leader took its tid. */
 	thread = find_thread(old_tid);
 	if (!settings.pid_namespace_inode && old_tid != tid && thread)
 		forget_thread(old_tid);

@@ -57,7 +57,7 @@ __weak __noinline int may_record_lifecycle(__u32 pid)
 	return pending_bytes < settings.share_bounds[SHARE_LIFECYCLE] / 4 * 3 || has_rate(pid, 0);
 }
 
-/* Room for a record of a program; NULL: there is none for it. */
+/* Space for a record of a program; NULL: the ring is full, or the program has its share. */
 #define RESERVE_EVENT(pid, record)                                                                 \
 	(may_record_event(pid) ? bpf_ringbuf_reserve(&events, sizeof(*(record)), 0) : NULL)
 #define RESERVE_LIFECYCLE(pid, record)                                                             \

@@ -26,7 +26,7 @@
 
 #define SMALL_STACK_BYTES  4096
 #define MEDIUM_STACK_BYTES 12288
-#define SAMPLE_ROOMS	   3 /* of a CPU */
+#define SAMPLE_BUFFERS	   3 /* of a CPU */
 #define LONG_CALL_NS	   100000000
 #define STALL_SAMPLE_BURST 19 /* beyond the first, of a thread that has long had none */
 
@@ -39,7 +39,7 @@ struct place {
 };
 
 /* Where a sample is made. */
-struct sample_room {
+struct sample_buffer {
 	__u64 is_taken;
 	struct sample sample;
 };
@@ -47,16 +47,16 @@ struct sample_room {
 /*
  * Samples of calls are made here and sent when it is known how long they are: these few pages
  * are in the CPU's cache, while those of the ring are not, and take time for each line that is
- * touched. A thread may be preempted while it makes one, so there is a second room for the
+ * touched. A thread may be preempted while it makes one, so there is a second buffer for the
  * thread that comes then, and a third one for a tick that interrupts that; further ones lose
  * theirs.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SAMPLE_ROOMS);
+	__uint(max_entries, SAMPLE_BUFFERS);
 	__type(key, __u32);
-	__type(value, struct sample_room);
-} sample_rooms __weak SEC(".maps");
+	__type(value, struct sample_buffer);
+} sample_buffers __weak SEC(".maps");
 
 /*
  * tid -> where it last left the CPU. LRU: there are more threads that wait than long
@@ -122,23 +122,23 @@ static __always_inline __u32 stack_size(struct task_struct *task, __u64 stack_po
  * Copy what is there of a stack. Where a page is missing (swapped out, or never written)
  * the copy ends, so then it is done by pages.
  */
-static __always_inline __u32 copy_stack(user_memory memory, __u8 *to, __u32 room, __u64 from,
+static __always_inline __u32 copy_stack(user_memory memory, __u8 *to, __u32 capacity, __u64 from,
 					__u32 size)
 {
 	__u32 copied = 0;
 
 	/* Callers know that it fits, and so does the compiler: older verifiers do not. */
 	barrier_var(size);
-	if (size > room)
-		size = room;
+	if (size > capacity)
+		size = capacity;
 	if (!READ_MEMORY(memory, to, size, from))
 		return size;
-	for (__u32 i = 0; i < room / PAGE_BYTES && copied <= room - PAGE_BYTES; i++) {
-		__u32 piece = PAGE_BYTES - ((from + copied) & (PAGE_BYTES - 1));
+	for (__u32 i = 0; i < capacity / PAGE_BYTES && copied <= capacity - PAGE_BYTES; i++) {
+		__u32 chunk = PAGE_BYTES - ((from + copied) & (PAGE_BYTES - 1));
 
-		if (READ_MEMORY(memory, to + copied, piece, from + copied))
+		if (READ_MEMORY(memory, to + copied, chunk, from + copied))
 			break;
-		copied += piece;
+		copied += chunk;
 	}
 	return copied < size ? copied : size;
 }
@@ -202,7 +202,7 @@ __weak __noinline __u64 fill_sample(struct sample *sample, const struct place *p
 	       frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
 }
 
-/* Complete a sample with a stack, parts of which can be missing, and send it. */
+/* Complete a sample with a stack, which can have parts missing, and send it. */
 static __always_inline bool send_small(struct sample *sample, __u64 head_bytes, __u64 stack_pointer,
 				       __u32 stack_bytes)
 {
@@ -226,9 +226,9 @@ static __always_inline bool send_small(struct sample *sample, __u64 head_bytes, 
  * was there before, which goes to the agent only, as samples are not recorded.
  */
 static __always_inline bool send_large(struct sample *sample, __u64 head_bytes, __u64 stack_pointer,
-				       __u32 stack_bytes, const __u32 room)
+				       __u32 stack_bytes, const __u32 capacity)
 {
-	const __u32 size = sizeof(struct sample_record) + room;
+	const __u32 size = sizeof(struct sample_record) + capacity;
 	struct sample_record *record;
 
 	if (head_bytes > sizeof(struct sample_record))
@@ -238,21 +238,21 @@ static __always_inline bool send_large(struct sample *sample, __u64 head_bytes, 
 		return false;
 	sample->record.header.size = size;
 	bpf_probe_read_kernel(record, head_bytes, sample);
-	record->stack_bytes = copy_stack(CURRENT_MEMORY, (__u8 *)record + head_bytes, room,
+	record->stack_bytes = copy_stack(CURRENT_MEMORY, (__u8 *)record + head_bytes, capacity,
 					 stack_pointer, stack_bytes);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return true;
 }
 
 /* NULL: none is free. The caller releases it before the program ends. */
-static __always_inline struct sample_room *take_room(void)
+static __always_inline struct sample_buffer *take_sample_buffer(void)
 {
-	for (__u32 i = 0; i < SAMPLE_ROOMS; i++) {
+	for (__u32 i = 0; i < SAMPLE_BUFFERS; i++) {
 		__u32 key = i;
-		struct sample_room *room = bpf_map_lookup_elem(&sample_rooms, &key);
+		struct sample_buffer *buffer = bpf_map_lookup_elem(&sample_buffers, &key);
 
-		if (room && !__sync_lock_test_and_set(&room->is_taken, 1))
-			return room;
+		if (buffer && !__sync_lock_test_and_set(&buffer->is_taken, 1))
+			return buffer;
 	}
 	return NULL;
 }
@@ -262,7 +262,7 @@ __weak __noinline __u64 send_sample(const struct place *place, const struct thre
 				    __u64 token)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct sample_room *room;
+	struct sample_buffer *buffer;
 	bool is_sent = false;
 	__u32 stack_bytes;
 	__u64 head_bytes;
@@ -270,19 +270,19 @@ __weak __noinline __u64 send_sample(const struct place *place, const struct thre
 	if (!place || !thread || !READ_SELDOM(task, mm))
 		return 0;
 	stack_bytes = stack_size(task, place->stack_pointer);
-	room = has_room_for_samples() ? take_room() : NULL;
-	if (room) {
-		head_bytes = fill_sample(&room->sample, place, thread, token);
+	buffer = may_send_samples() ? take_sample_buffer() : NULL;
+	if (buffer) {
+		head_bytes = fill_sample(&buffer->sample, place, thread, token);
 		if (stack_bytes <= SMALL_STACK_BYTES)
-			is_sent = send_small(&room->sample, head_bytes, place->stack_pointer,
+			is_sent = send_small(&buffer->sample, head_bytes, place->stack_pointer,
 					     stack_bytes);
 		else if (stack_bytes <= MEDIUM_STACK_BYTES)
-			is_sent = send_large(&room->sample, head_bytes, place->stack_pointer,
+			is_sent = send_large(&buffer->sample, head_bytes, place->stack_pointer,
 					     stack_bytes, MEDIUM_STACK_BYTES);
 		else
-			is_sent = send_large(&room->sample, head_bytes, place->stack_pointer,
+			is_sent = send_large(&buffer->sample, head_bytes, place->stack_pointer,
 					     stack_bytes, STACK_COPY_BYTES);
-		*(volatile __u64 *)&room->is_taken = 0;
+		*(volatile __u64 *)&buffer->is_taken = 0;
 	}
 	if (!is_sent)
 		count(COUNTER_LOST_SAMPLE);
@@ -322,7 +322,7 @@ __weak __noinline __u64 keep_stall_sample(const struct place *place, const struc
 		count(COUNTER_LOST_SAMPLE);
 		return 0;
 	}
-	/* Without a token as long as it is not whole: the agent may look at it at any time. */
+	/* Without a token until it is whole: the agent may read it at any time. */
 	head_bytes = fill_sample(sample, place, thread, 0);
 	if (head_bytes > sizeof(struct sample_record))
 		return 0;
@@ -378,7 +378,7 @@ __weak __noinline __u64 send_stall_sample(const struct thread *thread)
 	    sample->record.header.tid != tid)
 		return 0;
 	size = sample->record.header.size;
-	if (size > sizeof(*sample) || !has_room_for_samples() ||
+	if (size > sizeof(*sample) || !may_send_samples() ||
 	    bpf_ringbuf_output(&events, sample, size, wakeup_flags())) {
 		count(COUNTER_LOST_SAMPLE);
 		return 0;

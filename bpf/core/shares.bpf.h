@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Shares of the maps that all programs fill: one program, or the programs of one user, must leave
- * room for those of others.
+ * space for those of other users.
  *
  * A program can have as many entries as are free, and all programs of a user USER_SHARE times as
- * many as are free: dynamic thresholds, as otel_gpu/limits/shares.py explains. Only who adds a new key looks
- * at its share. What is refused is counted for the program, so that it can be named.
+ * many as are free: dynamic thresholds, as otel_gpu/limits/shares.py explains. Only a thread that adds a new key checks
+ * its share. What is refused is counted for the program, so that it can be named.
  *
  * Here is counted what the kernel side adds and removes. What the agent does to the maps is in
  * corrections of its own, as it has no atomic operations. Keys are where they are already: the
@@ -86,7 +86,7 @@ __weak __noinline int add_to_user(__u32 uid, __u32 kind, int entries)
 	return 0;
 }
 
-/* Charge one entry to a user, for a program that holds so many; false: it has its share. */
+/* Charge one entry to a user, for a program that holds this many; false: it has its share. */
 static __always_inline bool charge(__u32 uid, __u32 kind, __s32 held)
 {
 	__s32 free = settings.share_bounds[kind] - held_by(ALL_USERS, kind);
@@ -110,8 +110,8 @@ __weak __noinline int take_share(struct process *process, __u32 kind)
 	return true;
 }
 
-/* An entry that was charged to a program is no more. */
-__weak __noinline int give_share_back(struct process *process, __u32 kind)
+/* An entry that was charged to a program was removed. */
+__weak __noinline int release_share(struct process *process, __u32 kind)
 {
 	if (!process || kind >= SHARE_COUNT)
 		return 0;
@@ -133,7 +133,7 @@ __weak __noinline int take_user_share(__u32 uid, __u32 kind)
 	return false;
 }
 
-static __always_inline int give_user_share_back(__u32 uid, __u32 kind)
+static __always_inline int release_user_share(__u32 uid, __u32 kind)
 {
 	return add_to_user(uid, kind, -1);
 }

@@ -2,7 +2,7 @@
 /*
  * Stopping a process until its probes stand.
  *
- * There is no way to hold a thread that nobody sees: SIGSTOP stops the process for its debugger, and
+ * No way to hold a thread is invisible: SIGSTOP stops the process for its debugger, and
  * for a parent that asks for stopped children. A debugger reports it to its user, a shell with job
  * control goes on as if the child had ended, su(1) stops itself. Such a process is not stopped, and
  * may make calls before its probes stand.

@@ -75,7 +75,7 @@ static __always_inline bool forget_process(struct process *process, __u32 pid)
 	end_shares(process, pid);
 	if (bpf_map_delete_elem(&processes, &pid))
 		return false;
-	give_user_share_back(uid, SHARE_PROCESSES);
+	release_user_share(uid, SHARE_PROCESSES);
 	return true;
 }
 
@@ -92,7 +92,7 @@ static __always_inline void change_program(struct process *process, __u32 pid, _
 	__builtin_memset(&process->shares, 0, sizeof(process->shares));
 	if (process->uid == uid)
 		return;
-	give_user_share_back(process->uid, SHARE_PROCESSES);
+	release_user_share(process->uid, SHARE_PROCESSES);
 	process->uid = uid;
 	/* It is watched already, also beyond the share. */
 	take_user_share(uid, SHARE_PROCESSES);
@@ -111,7 +111,7 @@ static __noinline struct process *watch_process(__u32 pid, __u32 flags)
 	if (take_user_share(process.uid, SHARE_PROCESSES)) {
 		/* Another thread may be first; either entry will do. */
 		if (bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST))
-			give_user_share_back(process.uid, SHARE_PROCESSES);
+			release_user_share(process.uid, SHARE_PROCESSES);
 		found = find_process(pid);
 	}
 	if (!found)
@@ -165,7 +165,7 @@ static __noinline struct thread *watch_thread(struct process *process, struct ta
 		bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY);
 		thread = find_thread(tid);
 		if (!thread)
-			give_share_back(process, SHARE_THREADS);
+			release_share(process, SHARE_THREADS);
 	}
 	if (!thread) {
 		count(COUNTER_LOST_THREADS_FULL);
@@ -223,7 +223,7 @@ static __always_inline void fill_header(struct record_header *header, enum recor
 #define WAKEUP_WINDOW_BYTES 65536
 
 /*
- * Wake the agent only when much is pending: it looks by itself several times a second. What
+ * Wake the agent only when much is pending: it reads by itself several times a second. What
  * comes when it has been woken does not wake it again, as that takes longer than all else.
  */
 static __always_inline __u64 wakeup_flags(void)

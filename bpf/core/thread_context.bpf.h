@@ -8,7 +8,7 @@
  * record may be read while its thread is interrupted; these programs run on that very thread.
  *
  * What is read is anything that the process likes: it becomes a parent of the process's own spans,
- * and of nobody else's.
+ * and of no other process's.
  */
 #ifndef OTEL_GPU_BPF_CORE_THREAD_CONTEXT_H
 #define OTEL_GPU_BPF_CORE_THREAD_CONTEXT_H
@@ -46,7 +46,7 @@ static __always_inline bool has_publishers(void)
 	return publishers_now && *publishers_now;
 }
 
-/* Whether it takes a look to know that the current thread is in no span. */
+/* Whether its memory has to be read to know that the current thread is in no span. */
 static __always_inline bool is_in_span(const struct thread *thread)
 {
 	return thread->ranges_address || has_publishers();
@@ -103,7 +103,7 @@ static __noinline int read_context(const struct thread *thread, struct published
 
 /*
  * In which span a thread is that leaves the CPU, where it will still be when it is back. A call is in
- * one span, so in a call the first wait says it.
+ * one span, so in a call the first wait is enough.
  */
 __weak __noinline int note_context(struct thread *thread)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Whose memory is read: that of the current thread, or that of the thread which an iterator
- * looks at. One walk serves both, and is compiled for each.
+ * Which memory is read: that of the current thread, or that of the thread which an iterator
+ * visits. One walk serves both, and is compiled for each.
  *
  * What reads the memory of others may sleep, and takes a typed pointer, which a global function
  * cannot be given on all kernels: so its functions are static.
@@ -30,7 +30,7 @@ typedef struct task_struct *user_memory;
 
 typedef __u32 user_memory;
 
-/* The BPF stack has no room for what is always the same. */
+/* The BPF stack is too small for what is always the same. */
 #define KEPT_MEMORY
 #define KEEP_MEMORY(work, memory)	    ((void)(memory))
 #define MEMORY_OF(work)			    CURRENT_MEMORY

@@ -45,7 +45,7 @@ static __always_inline __u64 stack_pointer_at_return(struct pt_regs *ctx)
 #define XOL_AREA_WORDS	     16
 
 /*
- * No header says where struct xol_area has the address. It is a small structure of kernel
+ * No header has the offset of the address in struct xol_area. It is a small structure of kernel
  * pointers and numbers: one that equals an address in user space is the address.
  * Unrolled, each comparison would double the paths that the verifier follows.
  */

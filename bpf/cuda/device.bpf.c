@@ -2,9 +2,9 @@
 /*
  * Which device a thread works on, where the program asks for that.
  *
- * A thread works on the first device until it says otherwise, and says so in a call that has a probe.
- * Only of threads that were there before the agent it has to be learned. Frameworks ask ten times
- * per launch, so these probes stand for some seconds only, and what they see is no call that counts.
+ * A thread works on the first device until it sets another one, in a call that has a probe.
+ * Only the device of a thread that is older than the agent has to be learned. Frameworks ask ten times
+ * per launch, so these probes stand for some seconds only, and what they see is not counted as a call.
  */
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

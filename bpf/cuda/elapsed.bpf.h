@@ -20,7 +20,7 @@
 #define MAX_EXPONENT	     166 /* 36 years */
 #define MAX_ELAPSED_SUM_NS   (1ull << 62)
 
-/* Rounded to the nearest nanosecond; false for what is no duration. */
+/* Rounded to the nearest nanosecond; false if it is not a duration. */
 static __always_inline bool read_milliseconds(__u32 bits, __u64 *time_ns)
 {
 	__u32 exponent = (bits >> FLOAT_FRACTION_BITS) & FLOAT_EXPONENT;
@@ -64,7 +64,7 @@ static __noinline int note_elapsed_time(struct thread *thread, struct open_call 
 	aggregate = find_aggregate(&key);
 	if (!aggregate)
 		return 0;
-	/* A program can say whatever it likes: the sum stays a number. */
+	/* A program can pass any value: the sum stays a number. */
 	if (read_milliseconds(bits, &time_ns) && aggregate->sum < MAX_ELAPSED_SUM_NS)
 		add_duration(&key, time_ns, 0);
 	else

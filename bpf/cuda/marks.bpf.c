@@ -26,21 +26,22 @@ int report_step(struct pt_regs *ctx)
 	struct process *process = find_process(pid);
 	__u64 now_ktime_ns = bpf_ktime_get_ns();
 	struct step_record *record;
-	struct told_step told = {};
+	struct reported_step reported = {};
 	__u64 shift_ns;
 
 	if (!process)
 		return 0;
-	if (bpf_probe_read_user(&told, sizeof(told), (const void *)PT_REGS_PARM1(ctx))) {
+	if (bpf_probe_read_user(&reported, sizeof(reported), (const void *)PT_REGS_PARM1(ctx))) {
 		count(COUNTER_LOST_READ_FAULT);
 		return 0;
 	}
 	/* In a time namespace it is by a fixed time; else it is what the thread did not get to run. */
-	shift_ns = now_ktime_ns - told.now_ktime_ns;
+	shift_ns = now_ktime_ns - reported.now_ktime_ns;
 	if (shift_ns < OTHER_CLOCK_NS)
 		shift_ns = 0;
-	if (told.start_ktime_ns > told.end_ktime_ns || told.end_ktime_ns > told.now_ktime_ns ||
-	    told.now_ktime_ns - told.start_ktime_ns > now_ktime_ns ||
+	if (reported.start_ktime_ns > reported.end_ktime_ns ||
+	    reported.end_ktime_ns > reported.now_ktime_ns ||
+	    reported.now_ktime_ns - reported.start_ktime_ns > now_ktime_ns ||
 	    !admit_to(&process->step_arrival_ktime_ns, now_ktime_ns, STEP_INTERVAL_NS,
 		      STEP_BURST_NS)) {
 		count(COUNTER_LOST_STEP);
@@ -51,19 +52,19 @@ int report_step(struct pt_regs *ctx)
 		count(COUNTER_LOST_RING_FULL);
 		return 0;
 	}
-	fill_header(&record->header, RECORD_STEP, sizeof(*record), told.end_ktime_ns + shift_ns,
+	fill_header(&record->header, RECORD_STEP, sizeof(*record), reported.end_ktime_ns + shift_ns,
 		    process->program_ktime_ns, pid, tid_of(task));
-	record->start_ktime_ns = told.start_ktime_ns + shift_ns;
-	record->number = told.number;
-	record->loader_wait_ns = told.loader_wait_ns;
-	__builtin_memcpy(record->trace_id, told.trace_id, sizeof(record->trace_id));
-	__builtin_memcpy(record->span_id, told.span_id, sizeof(record->span_id));
-	record->trace_flags = told.trace_flags;
+	record->start_ktime_ns = reported.start_ktime_ns + shift_ns;
+	record->number = reported.number;
+	record->loader_wait_ns = reported.loader_wait_ns;
+	__builtin_memcpy(record->trace_id, reported.trace_id, sizeof(record->trace_id));
+	__builtin_memcpy(record->span_id, reported.span_id, sizeof(record->span_id));
+	record->trace_flags = reported.trace_flags;
 	record->source = STEP_REPORTED;
 	record->confidence_percent = 100;
-	record->step_kind = told.step_kind;
+	record->step_kind = reported.step_kind;
 	__builtin_memset(record->padding, 0, sizeof(record->padding));
-	__builtin_memcpy(record->name, told.name, sizeof(record->name));
+	__builtin_memcpy(record->name, reported.name, sizeof(record->name));
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 	bpf_ringbuf_submit(record, wakeup_flags());
 	return 0;

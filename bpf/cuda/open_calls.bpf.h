@@ -38,7 +38,7 @@ static __noinline int send_context(struct thread *thread, __u64 start_ktime_ns, 
 	return 0;
 }
 
-/* A launch stub looks its kernel up once, right before the first launch. */
+/* A launch stub resolves its kernel once, right before the first launch. */
 #define FIRST_USE_NS 1000000
 
 /*

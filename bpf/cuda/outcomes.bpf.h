@@ -94,7 +94,7 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	case FAMILY_ALLOCATE:
 	case FAMILY_HOST_ALLOCATE:
 	case FAMILY_REGISTER:
-		/* A node of a graph is no memory. */
+		/* A node of a graph is not memory. */
 		if (!is_captured(thread, call->stream))
 			allocation.size_bytes = call->size_bytes;
 		allocation.device = call->device;
@@ -138,7 +138,7 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 		note_elapsed_time(thread, call);
 		break;
 	case FAMILY_CONTEXT:
-		/* What the runtime does inside of a call keeps to the device that it was told. */
+		/* What the runtime does inside of a call keeps to the device that was set. */
 		if (thread->depth == 1)
 			thread->device = -1;
 		break;

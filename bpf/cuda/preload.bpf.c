@@ -212,7 +212,7 @@ static __always_inline void after_reported_gap(struct thread *thread, __u64 addr
 			   not_before_booked(thread, gap.end_ktime_ns));
 }
 
-/* The cookie is of enum preload_probe, and says what the arguments are. */
+/* The cookie is of enum preload_probe, by which the arguments are known. */
 SEC("uprobe")
 int at_preload(struct pt_regs *ctx)
 {

@@ -2,8 +2,8 @@
 /*
  * The calls of a thread that counts them itself, as the scheduler's probes need them.
  *
- * No probe says when such a call begins or ends. What is open is published in the thread's own
- * memory, so it is looked at whenever it matters: when the thread leaves the CPU, before a call that
+ * No probe reports when such a call begins or ends. What is open is published in the thread's own
+ * memory, so it is read whenever it matters: when the thread leaves the CPU, before a call that
  * has probes, and when a call or gap is reported. A call that was not seen before has had no time off
  * the CPU yet. So the totals of the thread are those of its entry. An outermost call is over once it
  * is the thread's last return, and stays published until all of it was reported.

@@ -20,7 +20,7 @@ static __always_inline bool is_sampled(struct thread *thread)
 	return true;
 }
 
-/* No threshold is below the floor, so few calls have to look theirs up. */
+/* No threshold is below the floor, so few calls have to read theirs. */
 static __always_inline bool is_slow(const struct thread *thread, const struct open_call *call,
 				    __u64 duration_ns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Sizes that are no argument by themselves: those of arrays, of copies that a structure describes, and
+ * Sizes that are not an argument by themselves: those of arrays, of copies that a structure describes, and
  * of lists of copies. The structures are those of CUDA's headers, the same since CUDA 4.0.
  */
 #ifndef OTEL_GPU_BPF_CUDA_SIZES_H
@@ -54,7 +54,7 @@ struct channel_format {
 };
 
 enum {
-	CHANNEL_FLOAT = 2, /* the last one of those that are what their bits say */
+	CHANNEL_FLOAT = 2, /* the last one of those that their bits define */
 	CHANNEL_NORMALIZED = 5,
 	CHANNEL_NORMALIZED_END = 17,
 };
@@ -84,7 +84,7 @@ static __always_inline __u32 channel_bytes(__u64 address, long *faults)
 	return 0; /* compressed, or of several planes */
 }
 
-/* Of a CUarray_format with so many channels. */
+/* Of a CUarray_format with this number of channels. */
 static __always_inline __u32 format_bytes(__u32 format, __u32 channels)
 {
 	switch (format) {
@@ -124,7 +124,7 @@ static __always_inline long read_copy(struct open_call *call, __u64 address)
 	if (array)
 		call->address = array;
 	call->copy_kind = kind <= COPY_DEFAULT ? kind : COPY_NONE;
-	/* How many bytes an element has, the driver's call inside says. */
+	/* The driver's call inside has the bytes of an element. */
 	set_size(call, extent.width * extent.height * extent.depth, !source_array && !array);
 	return faults;
 }

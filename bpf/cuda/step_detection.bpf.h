@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Steps of programs that do not tell them: see struct step_detector. */
+/* Steps of programs that do not report them: see struct step_detector. */
 #ifndef OTEL_GPU_BPF_CUDA_STEP_DETECTION_H
 #define OTEL_GPU_BPF_CUDA_STEP_DETECTION_H
 
@@ -68,7 +68,7 @@ static __always_inline void keep(struct step_detector *detector, const struct op
 		return;
 	kept->start_ktime_ns = call->start_ktime_ns;
 	describe_call(kept, call->api, call->copy_kind, symbol, gap_ns);
-	/* Last: whoever sees that it is kept sees what. */
+	/* Last: a reader that sees the count also sees the call. */
 	*(volatile __u32 *)&detector->kept = detector->kept + 1;
 }
 

@@ -110,18 +110,18 @@ static __noinline __u64 key_of_place(struct pt_regs *ctx, const struct thread *t
 {
 	struct place place = caller_of(ctx);
 	struct sample_record *record;
-	struct sample_room *room;
+	struct sample_buffer *buffer;
 	struct python_hash work = {};
 	__u64 key;
 
-	room = take_room();
-	if (!room)
+	buffer = take_sample_buffer();
+	if (!buffer)
 		return 0;
-	record = &room->sample.record;
+	record = &buffer->sample.record;
 	fill_header(&record->header, RECORD_SAMPLE, 0, 0, thread->program_ktime_ns, thread->pid,
 		    thread->tid);
 	record->stack_pointer = place.stack_pointer;
-	walk_python(CURRENT_MEMORY, &room->sample);
+	walk_python(CURRENT_MEMORY, &buffer->sample);
 	if (record->python_count &&
 	    (record->python_status == PYTHON_COMPLETE || record->python_status == PYTHON_CUT)) {
 		work.record = record;
@@ -131,7 +131,7 @@ static __noinline __u64 key_of_place(struct pt_regs *ctx, const struct thread *t
 	} else {
 		key = key_of_chain(&place, thread);
 	}
-	*(volatile __u64 *)&room->is_taken = 0;
+	*(volatile __u64 *)&buffer->is_taken = 0;
 	return key;
 }
 

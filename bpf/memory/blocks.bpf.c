@@ -82,7 +82,7 @@ static __always_inline void add_to_holder(struct held *held, const struct block 
 	__sync_fetch_and_add(&holder->allocated_blocks, block->weight_blocks);
 }
 
-static __always_inline void let_go(const struct block_key *key, const struct block *block)
+static __always_inline void release_block(const struct block_key *key, const struct block *block)
 {
 	struct holder_key holder = {
 		.program_ktime_ns = key->program_ktime_ns,
@@ -97,7 +97,7 @@ static __always_inline void let_go(const struct block_key *key, const struct blo
 }
 
 /*
- * Keep a block, for a stack of which there is a key. Returns the key if the stack has to be sent
+ * Keep a block, for the stack with this key. Returns the key if the stack has to be sent
  * now; else 0.
  */
 static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thread,
@@ -124,7 +124,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 	struct held *held;
 
 	if (lost)
-		let_go(&key, lost); /* its free was missed */
+		release_block(&key, lost); /* its free was missed */
 	block.weight_bytes = block.size_bytes;
 	block.weight_blocks = 1;
 	if (!is_exact(block.size_bytes)) {
@@ -201,7 +201,7 @@ static __noinline void forget_sent(struct pt_regs *ctx, const struct thread *thr
 		held->is_sent = 0;
 }
 
-/* Whether a block has a stack: each, or one of so many bytes. */
+/* Whether a block has a stack: each, or a sample in proportion to bytes. */
 static __noinline bool choose_block(struct device_memory *memory, __u64 size_bytes)
 {
 	if (is_exact(size_bytes))
@@ -237,12 +237,12 @@ static __noinline int free_block(struct pt_regs *ctx, const struct thread *threa
 		device = device_key_of(thread, block.device);
 		keep_freed(&device, &key, &block);
 	}
-	let_go(&key, &block);
+	release_block(&key, &block);
 	bpf_map_delete_elem(&blocks, &key);
 	return 0;
 }
 
-/* Check what is said against what was seen. What was missed is put right, and counted once. */
+/* Compare what was reported with what was seen. What was missed is corrected, and counted once. */
 static __always_inline void take_totals(struct memory_totals *totals, __s64 change_bytes,
 					__u64 allocated_bytes, __u64 reserved_bytes)
 {

@@ -18,7 +18,7 @@
 #define OUT_OF_MEMORY_INTERVAL_NS 50000000
 #define OUT_OF_MEMORY_BURST_NS	  1000000000
 
-/* What a framework says of each device; see events.h. Full is counted. */
+/* What a framework reports of each device; see events.h. Full is counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -34,7 +34,7 @@ struct {
 	__type(value, __u64);
 } unread_maps __weak SEC(".maps");
 
-/* What was freed meanwhile. */
+/* What was freed since then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

@@ -38,7 +38,7 @@ static __always_inline void hold_physical(struct allocation_key *key, __u64 phys
 		__sync_fetch_and_add(&memory->references, 1);
 }
 
-/* Says how many bytes that gives back, and of which device. */
+/* Returns how many bytes that frees, and fills in their device. */
 static __always_inline __u64 drop_physical(struct allocation_key *key, __u64 physical,
 					   __s32 *device)
 {
@@ -60,7 +60,7 @@ static __always_inline void add_handle(struct allocation_key *key, __u64 handle,
 	struct allocation *known = find_memory(key, MEMORY_HANDLE, handle);
 	struct allocation memory = {.physical = physical, .references = 1};
 
-	/* The same handle can be given out again: whoever has it releases it once more. */
+	/* The same handle can be given out again: each owner releases it once more. */
 	if (known && known->physical == physical)
 		__sync_fetch_and_add(&known->references, 1);
 	else

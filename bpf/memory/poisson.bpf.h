@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Sampling in proportion to bytes: one sample per so many bytes, at intervals that are left to
- * chance. Who is hit by a sample stands for as many bytes as its size over the probability that it
- * is hit. There is no floating point here.
+ * Sampling in proportion to bytes: the mean distance of samples is given, their places are random. A
+ * block that is sampled stands for as many bytes as its size over its probability to
+ * be sampled. Without floating point.
  */
 #ifndef OTEL_GPU_BPF_MEMORY_POISSON_H
 #define OTEL_GPU_BPF_MEMORY_POISSON_H

@@ -159,7 +159,7 @@ static __always_inline __u64 add_collective(struct communicator *communicator,
 		return 0;
 	number = __sync_fetch_and_add(&communicator->called, 1) + 1;
 	recent = &communicator->recent[number % RECENT_COLLECTIVES];
-	/* Read meanwhile, it is none. */
+	/* Until it is whole, a reader takes it for none. */
 	*(volatile __u64 *)&recent->number = 0;
 	recent->count = call->grid[0] | (__u64)call->grid[1] << 32;
 	recent->called_ktime_ns = now_ktime_ns;

@@ -162,7 +162,7 @@ static __always_inline void end_communicator(const struct thread *thread, struct
 	bpf_map_delete_elem(&communicator_handles, &key);
 }
 
-/* What the program was told. */
+/* What NCCL has answered. */
 static __always_inline void learn_answer(const struct thread *thread, struct open_call *call,
 					 __u8 asked)
 {

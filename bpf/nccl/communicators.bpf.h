@@ -206,7 +206,7 @@ static __always_inline void list_communicator(const struct thread *thread,
 }
 
 /*
- * Returns the generation; 0: there is no room. One that was made before it was watched can be met
+ * Returns the generation; 0: the map is full. One that was made before it was watched can be met
  * by several threads at once, so the first of them has it. Ranks: the rank, and how many above it.
  */
 __weak __noinline int make_communicator(__u32 tid, __u64 handle, __u64 id, __u64 ranks, __u32 flags)
@@ -250,7 +250,7 @@ __weak __noinline int make_communicator(__u32 tid, __u64 handle, __u64 id, __u64
 	return generation;
 }
 
-/* The key gets the generation. NULL: there is no room. */
+/* The key gets the generation. NULL: the map is full. */
 static __always_inline struct kept_communicator *add_communicator(const struct thread *thread,
 								  struct communicator_key *key,
 								  const struct unborn *known,

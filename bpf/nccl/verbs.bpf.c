@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Asynchronous events of network adapters: what ibv_get_async_event() says when it returns.
+ * Asynchronous events of network adapters: what ibv_get_async_event() returns.
  *
- * A thread waits in that call for as long as all is well, so it is no call whose time matters. The
+ * A thread waits in that call for as long as all is well, so its time as a call does not matter. The
  * first one may have begun before the probes stood, and then its return is not seen. But each event
  * is acknowledged, and whose return was not seen is counted then.
  */
@@ -39,7 +39,7 @@ struct event_owner {
 	__u32 padding;
 };
 
-/* How many events of an image were counted, and are not acknowledged yet. */
+/* How many events of a program were counted, and are not acknowledged yet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_EVENT_WAITS);
@@ -115,7 +115,7 @@ static __noinline int note_event(struct process *process, const struct event_own
 		count(COUNTER_LOST_READ_FAULT);
 		return 0;
 	}
-	/* One of a later version is counted as such. */
+	/* One of a later version is counted without a type. */
 	key.copy_kind = type < EVENT_TYPES ? type : COPY_NONE;
 	aggregate = find_aggregate(&key);
 	if (aggregate)
@@ -167,7 +167,7 @@ int exit_event_wait(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The cookie says which API waited for it. */
+/* The cookie contains the API that waited for it. */
 SEC("uprobe")
 int acknowledge_event(struct pt_regs *ctx)
 {

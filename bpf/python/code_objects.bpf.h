@@ -15,12 +15,12 @@
 #include "core/user_memory.bpf.h"
 #include "events.h"
 
-#define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
-#define CODE_ROOM	 512
-#define CODE_UNREAD	 16 /* of a code object, from its beginning on */
-#define SMALL_LINE_TABLE 512
-#define RECENT_CODE_BITS 13
-#define MAX_CODE_SENT	 8
+#define MAX_CODE_BYTES	  (1 << 24) /* of instructions, of a line table, characters of a text */
+#define CODE_WINDOW_BYTES 512
+#define CODE_UNREAD	  16 /* of a code object, from its beginning on */
+#define SMALL_LINE_TABLE  512
+#define RECENT_CODE_BITS  13
+#define MAX_CODE_SENT	  8
 
 /* Of the state of a PyUnicode. */
 #define TEXT_KIND_SHIFT 2
@@ -28,10 +28,10 @@
 #define TEXT_COMPACT	(1 << 5)
 #define TEXT_ASCII	(1 << 6)
 
-/* The beginning of a code object. Any offset up to the room leaves space for a word. */
+/* The beginning of a code object. Any offset up to the window leaves space for a word. */
 struct code_head {
 	__u64 address;
-	__u8 bytes[CODE_ROOM + sizeof(__u64)];
+	__u8 bytes[CODE_WINDOW_BYTES + sizeof(__u64)];
 };
 
 struct code_key {
@@ -61,7 +61,7 @@ struct {
 } recent_code __weak SEC(".maps");
 
 /* Samples and code objects must not displace the records that they belong to. */
-static __always_inline bool has_room_for_samples(void)
+static __always_inline bool may_send_samples(void)
 {
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < settings.sample_limit_bytes;
 }
@@ -73,7 +73,7 @@ static __always_inline bool read_word(user_memory memory, __u64 *word, __u64 add
 
 static __always_inline __u64 code_word(const struct code_head *head, __u32 offset)
 {
-	return *(__u64 *)(head->bytes + (offset & (CODE_ROOM - 1)));
+	return *(__u64 *)(head->bytes + (offset & (CODE_WINDOW_BYTES - 1)));
 }
 
 /*
@@ -88,7 +88,7 @@ static __always_inline bool read_code(user_memory memory, struct code_head *head
 	/* A layout may be a lie, and what was here may be another process's. */
 	__builtin_memset(head->bytes, 0, CODE_UNREAD);
 	head->address = code;
-	return size <= CODE_ROOM - CODE_UNREAD &&
+	return size <= CODE_WINDOW_BYTES - CODE_UNREAD &&
 	       !READ_MEMORY(memory, head->bytes + CODE_UNREAD, size, code + CODE_UNREAD);
 }
 
@@ -143,9 +143,9 @@ LINKAGE __noinline int read_text(user_memory memory, struct code_text *text,
 static __always_inline __u32 send_with_table(user_memory memory, const struct record_header *header,
 					     const struct code_head *head,
 					     const struct interpreter *interpreter, __u64 code,
-					     __u64 length, const __u32 room)
+					     __u64 length, const __u32 capacity)
 {
-	const __u32 size = __builtin_offsetof(struct code_record, line_table) + room;
+	const __u32 size = __builtin_offsetof(struct code_record, line_table) + capacity;
 	__u64 line_table = code_word(head, interpreter->code_line_table) + interpreter->bytes_data;
 	struct code_record *record = bpf_ringbuf_reserve(&events, size, 0);
 	bool is_whole;
@@ -167,8 +167,8 @@ static __always_inline __u32 send_with_table(user_memory memory, const struct re
 	is_whole &= read_text(memory, &record->qualified_name, interpreter,
 			      code_word(head, interpreter->code_name));
 	barrier_var(length); /* or what is checked is another copy of it than what is used */
-	if (length > room)
-		length = room;
+	if (length > capacity)
+		length = capacity;
 	if (READ_MEMORY(memory, record->line_table, length, line_table))
 		is_whole = false;
 	else
@@ -188,7 +188,7 @@ LINKAGE __noinline int send_code(user_memory memory, const struct record_header 
 {
 	__u64 length = 0;
 	__u32 sent = 0;
-	bool has_room;
+	bool is_below_limit;
 
 	if (!header || !head || !interpreter)
 		return 0;
@@ -196,11 +196,11 @@ LINKAGE __noinline int send_code(user_memory memory, const struct record_header 
 		       code_word(head, interpreter->code_line_table) + interpreter->bytes_length) ||
 	    length > MAX_CODE_BYTES)
 		length = 0;
-	has_room = has_room_for_samples();
-	if (has_room && length <= SMALL_LINE_TABLE)
+	is_below_limit = may_send_samples();
+	if (is_below_limit && length <= SMALL_LINE_TABLE)
 		sent = send_with_table(memory, header, head, interpreter, code, length,
 				       SMALL_LINE_TABLE);
-	else if (has_room)
+	else if (is_below_limit)
 		sent = send_with_table(memory, header, head, interpreter, code, length,
 				       LINE_TABLE_BYTES);
 	if (!sent)

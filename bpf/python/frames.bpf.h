@@ -4,7 +4,7 @@
  *
  * An interpreter has a list of thread states, and a thread state knows its innermost
  * frame; each frame knows the one that it goes back to. Frames of C functions are not
- * among them. Where C code called Python, the frames say so, in a way that has changed:
+ * among them. Where C code called Python, the frames contain that, in a form that has changed:
  *
  *     3.10        every Python frame has an evaluation loop, and so a C frame, of its own
  *     3.11        is_entry is set in a frame that began a loop
@@ -12,13 +12,13 @@
  *                 of the C function that runs the loop, whose frame is known by its address
  *
  * Where things lie in memory is in struct interpreter. What is read is another program's,
- * and may be anything: each pointer has to look like one, each walk ends after a
+ * and may be anything: each pointer has to be a possible one, each walk ends after a
  * known number of steps, and what does not add up is PYTHON_BROKEN. The current thread is
  * inside the kernel, so only it could change its frames, and it does not. The list of
  * thread states is not its own: a walk of it may end early. The frames of another thread
  * that runs may change at any moment.
  *
- * The functions that see the current thread are global, not inlined: the verifier looks at each of
+ * The functions that see the current thread are global, not inlined: the verifier walks each of
  * them once, and not once for every frame and every caller. Weak, as two programs have them.
  */
 #ifndef OTEL_GPU_BPF_PYTHON_FRAMES_H
@@ -34,15 +34,15 @@
 
 #define MAX_PYTHON_STEPS   (MAX_PYTHON_FRAMES + 32) /* some are left out */
 #define PAGE_BYTES	   4096
-#define FRAME_ROOM	   256
-#define FRAMES_ROOM	   4096
-#define LONE_FRAME	   (FRAMES_ROOM - FRAME_ROOM) /* where in it one is read alone */
+#define MAX_FRAME_BYTES	   256
+#define FRAME_WINDOW_BYTES 4096
+#define LONE_FRAME	   (FRAME_WINDOW_BYTES - MAX_FRAME_BYTES) /* where in it one is read alone */
 #define NEAR_BYTES	   (1 << 20)
 #define FIRST_USER_ADDRESS 0x1000
 #define LAST_USER_ADDRESS  ((1ULL << 56) - 1)
 #define TAG_BITS	   7 /* 3.14 keeps flags in the low bits of references */
 
-/* A sample with room for a stack, which serves the walk as long as it is empty. */
+/* A sample with space for a stack, which serves the walk as long as it is empty. */
 struct sample {
 	struct sample_record record;
 	union {
@@ -52,8 +52,8 @@ struct sample {
 			__u64 newest; /* the last one of them, from there */
 			__u64 frame;  /* of the walk along them: the next one */
 			__u64 milestone;
-			__u64 image_tag;
-			__u8 frames[FRAMES_ROOM + FRAME_ROOM];
+			__u64 program_tag;
+			__u8 frames[FRAME_WINDOW_BYTES + MAX_FRAME_BYTES];
 			struct code_head code;
 		};
 	};
@@ -67,7 +67,7 @@ static __always_inline bool is_user_address(__u64 address)
 /* A word of the frames that were read. */
 static __always_inline __u64 frame_word(const __u8 *frames, __u32 offset)
 {
-	return *(__u64 *)(frames + (offset & (FRAMES_ROOM - 1)));
+	return *(__u64 *)(frames + (offset & (FRAME_WINDOW_BYTES - 1)));
 }
 
 /*
@@ -77,7 +77,7 @@ static __always_inline __u64 frame_word(const __u8 *frames, __u32 offset)
 static __always_inline __u64 window_of(__u64 frame)
 {
 	__u64 page = frame & ~(__u64)(PAGE_BYTES - 1);
-	__u64 start = frame - (LONE_FRAME - FRAME_ROOM);
+	__u64 start = frame - (LONE_FRAME - MAX_FRAME_BYTES);
 
 	return start < page ? page : start;
 }
@@ -122,7 +122,7 @@ static __always_inline bool read_frame(struct walk_of_frames *walk, __u64 *at)
 
 	/* A walk that comes back to where it was at a power of two goes in circles. */
 	if (!is_user_address(sample->frame) || sample->frame == sample->milestone ||
-	    frame_bytes > FRAME_ROOM)
+	    frame_bytes > MAX_FRAME_BYTES)
 		return false;
 	*at = sample->frame - sample->window;
 	if (*at <= sample->newest)
@@ -138,7 +138,7 @@ static __always_inline bool read_frame(struct walk_of_frames *walk, __u64 *at)
 	*at = sample->frame - sample->window;
 	sample->newest = *at;
 	return !READ_MEMORY(MEMORY_OF(walk), sample->frames,
-			    (*at & (FRAMES_ROOM - 1)) + frame_bytes, sample->window);
+			    (*at & (FRAME_WINDOW_BYTES - 1)) + frame_bytes, sample->window);
 }
 
 /* One frame; where it goes back to is the next. Returns 1 when the walk is over. */
@@ -199,7 +199,7 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	to->offset = offset;
 	to->flags = is_entry ? PYTHON_FRAME_ENTRY : 0;
 	record->python_count = depth + 1;
-	tag = walk->key.code ^ sample->image_tag;
+	tag = walk->key.code ^ sample->program_tag;
 	slot = tag >> (64 - RECENT_CODE_BITS);
 	recent = bpf_map_lookup_elem(&recent_code, &slot);
 	if (recent && *recent != tag) {
@@ -224,9 +224,9 @@ broken:
 
 /*
  * Fill in the Python frames of a thread; in the record are its process and its
- * number. What the walk needs to remember of a frame is in the room for the stack, and
+ * number. What the walk needs to remember of a frame is in the space for the stack, and
  * the number of frames in the record: the verifier does not follow it there, and so need
- * not look at each step once for every number of frames that may be before it.
+ * not walk each step once for every number of frames that may be before it.
  */
 LINKAGE __noinline int walk_python(user_memory memory, struct sample *sample)
 {
@@ -245,7 +245,7 @@ LINKAGE __noinline int walk_python(user_memory memory, struct sample *sample)
 	if (!walk.interpreter || !walk.interpreter->version ||
 	    walk.interpreter->program_ktime_ns != record->header.program_ktime_ns)
 		return 0;
-	sample->image_tag =
+	sample->program_tag =
 		(walk.key.program_ktime_ns ^ (__u64)walk.key.pid << 32) * 0x9e3779b97f4a7c15ULL;
 	sample->frame = find_innermost(MEMORY_OF(&walk), record, walk.interpreter);
 	sample->milestone = 0;

@@ -64,7 +64,7 @@ static __always_inline bool is_thread_state(user_memory memory,
  * Before Linux kernel commit ab5cfac139ab ("bpf: verify callbacks as if they are called unknown
  * number of times") (in v6.7), the verifier looks at a callback as it is called for the first
  * time, and what it does not reach then is dropped. So nothing that begins with 0 may be known
- * to begin so. There are no frames yet.
+ * to begin so. The record has no frames yet.
  */
 static __always_inline __u64 unknown_zero(const struct sample_record *record)
 {
@@ -125,9 +125,9 @@ static __noinline long search_thread_state(__u32 step, struct thread_search *sea
 }
 
 /*
- * Look for the thread state of the thread with this thread register, best one that has
- * frames: memory of a freed one may still look like it. Returns its innermost frame; 0
- * and python_status say why there is none. A thread that has frames of several interpreters, as one
+ * Find the thread state of the thread with this thread register, best one that has
+ * frames: memory of a freed one may still resemble it. Returns its innermost frame; 0
+ * if there is none, and python_status has the reason. A thread that has frames of several interpreters, as one
  * called the other, is PYTHON_BROKEN: which of them are the inner ones is not known.
  */
 LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_record *record,

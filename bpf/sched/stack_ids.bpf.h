@@ -40,7 +40,7 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 buffer)
 		uid = bpf_get_current_uid_gid();
 		if (take_user_share(uid, SHARE_STACKS) &&
 		    bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST))
-			give_user_share_back(uid, SHARE_STACKS);
+			release_user_share(uid, SHARE_STACKS);
 		known = bpf_map_lookup_elem(&stacks, &id);
 	}
 	if (!known)

@@ -3,7 +3,7 @@
  * A stand-in for PyTorch's allocator of device memory. It keeps what it takes from cudart.c in
  * segments of 2 MiB for small requests, of 20 MiB for middling ones and of whole 2 MiB for large
  * ones, hands out the smallest free block that is large enough, and splits it where enough is left.
- * What does not fit has the cached segments given back, is tried again, and fails.
+ * What does not fit has the cached segments released, is tried again, and fails.
  *
  * Each block, and each request that fails, is reported as libc10.so does it, with the allocator's
  * lock held. -DOLD_SPELLING gives the functions the names that they had until PyTorch 1.13.
@@ -271,7 +271,7 @@ static void give_back(struct block *block)
 	put_into_bin(block);
 }
 
-/* A block of a device; NULL: there is no memory, or no such device. */
+/* A block of a device; NULL: the memory is full, or the device does not exist. */
 EXPORT void *c10_malloc(int device, size_t size_bytes)
 {
 	static __thread int current = -1;

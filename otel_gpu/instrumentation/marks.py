@@ -57,7 +57,7 @@ def mark_step(
         return
     trace_id, span_id, trace_flags = identity or _NO_SPAN
     report(
-        wire.TOLD_STEP.pack(
+        wire.REPORTED_STEP.pack(
             *(max(start_ktime_ns, 0), max(end_ktime_ns, 0), time.monotonic_ns()),
             *(number & _U64, max(loader_wait_ns, 0)),
             *(trace_id.to_bytes(16), span_id.to_bytes(8), trace_flags & 0xFF),

@@ -546,7 +546,7 @@ STEP_DETECTOR = CStruct(
     "program_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
     "last_return_ktime_ns:Q distinct:I before:H is_over:B has_ended:B"
 )
-TOLD_STEP = CStruct(
+REPORTED_STEP = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q now_ktime_ns:Q number:Q loader_wait_ns:Q trace_id:16s "
     "span_id:8s trace_flags:B step_kind:B 6x name:32s"
 )
@@ -555,7 +555,7 @@ RANGE_RECORD = CStruct(
     "range_kind:B 2x name:64s domain:64s comm:16s",
     RECORD_HEADER,
 )
-TOLD_RANGE = CStruct(
+REPORTED_RANGE = CStruct(
     "start_ns:Q end_ns:Q now_ns:Q trace_id:16s span_id:Q parent_span_id:Q left_out:Q "
     "published_address:Q start_tid:I trace_flags:B range_kind:B 2x name:64s domain:64s"
 )

@@ -140,15 +140,15 @@ def test_a_thread_in_the_middle_of_a_sample_does_not_hold_up_another(
     library: Path, capture: Capture, taken: int, lost: int
 ) -> None:
     """
-    A CPU has three rooms to make samples in. With one of them taken, as by a thread that was
+    A CPU has three buffers to make samples in. With one of them taken, as by a thread that was
     preempted, or two, nothing is lost; with all of them taken, calls come without a sample, which
     is counted.
     """
-    rooms = capture.programs.bpf.map("sample_rooms")
+    buffers = capture.programs.bpf.map("sample_buffers")
     cpus = capture.programs.bpf.libbpf.call("libbpf_num_possible_cpus")
-    room = (1).to_bytes(8, "little") + bytes(rooms.value_bytes - 8)
+    taken_buffer = (1).to_bytes(8, "little") + bytes(buffers.value_bytes - 8)
     for key in range(taken):
-        rooms.update(key.to_bytes(4, "little"), room * cpus)
+        buffers.update(key.to_bytes(4, "little"), taken_buffer * cpus)
     with Subject((workload("timed"), library)) as subject:
         capture.watch(subject)
         subject.ask(41)

@@ -1,4 +1,4 @@
-"""Words that texts and names avoid: help, descriptions, errors, docstrings, comments, identifiers."""
+"""Words that texts and names avoid: help, errors, docstrings, comments, identifiers; in C, too."""
 
 import ast
 import io
@@ -73,13 +73,19 @@ AVOIDED_NAMES = frozenset(
 KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image", "IMAGE_DECODING"})
 # Packages whose docstrings and comments, and whose names, are not plain yet. Both lists only shrink.
 PENDING_TEXTS: frozenset[str] = frozenset()
-PENDING_NAMES = PENDING_TEXTS | {"wire", "export", "instrumentation", "recorder"}
+PENDING_NAMES = PENDING_TEXTS | {"wire", "export", "recorder"}
 # Decisions keep the words of their time, and so do lists of changes and of measurements.
 PAGES = sorted(
     page.relative_to(ROOT)
     for pattern in ("*.md", "docs/*.md", "docs/internals/*.md", "deploy/**/*.md", "examples/*.md")
     for page in ROOT.glob(pattern)
     if page.name not in ("CHANGELOG.md", "validation.md")
+)
+C_FOLDERS = ("bpf", "preload", "otel_gpu/demo")
+# A comment, a string or a character, or an identifier.
+_C_TOKEN = re.compile(
+    r"(?P<comment>/\*.*?\*/|//[^\n]*)|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|(?P<name>[A-Za-z_]\w*)",
+    re.DOTALL,
 )
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
@@ -129,6 +135,18 @@ def _avoided_names(package: str) -> Iterator[str]:
             parts = AVOIDED_NAMES.intersection(name.lower().split("_"))
             if parts and name not in KNOWN_NAMES:
                 yield f"{path}:{line}: {name}"
+
+
+def _c_tokens(folder: str, kind: str) -> Iterator[tuple[str, str]]:
+    for path in sorted((ROOT / folder).rglob("*.[ch]")):
+        text = path.read_text(encoding="utf-8")
+        for token in _C_TOKEN.finditer(text):
+            if token[kind]:
+                line = text.count("\n", 0, token.start()) + 1
+                yield (
+                    f"{path.relative_to(ROOT)}:{line}",
+                    re.sub(r"\s*\n\s*\*?\s*", " ", token[kind]),
+                )
 
 
 def _error_texts() -> Iterator[tuple[str, str]]:
@@ -189,6 +207,23 @@ def test_docstrings_and_comments_avoid_these_words(package):
 def test_names_avoid_these_words(package):
     """Modules, classes, functions, attributes and variables."""
     assert list(_avoided_names(package)) == []
+
+
+@pytest.mark.parametrize("folder", C_FOLDERS)
+def test_comments_in_c_avoid_these_words(folder):
+    """BPF programs, the preload library and the demo's stubs."""
+    assert _found(_c_tokens(folder, "comment"), _PATTERN_INSIDE) == []
+
+
+@pytest.mark.parametrize("folder", C_FOLDERS)
+def test_names_in_c_avoid_these_words(folder):
+    """Macros, types, functions, members and variables."""
+    found = [
+        f"{where}: {name}"
+        for where, name in _c_tokens(folder, "name")
+        if AVOIDED_NAMES.intersection(name.lower().split("_"))
+    ]
+    assert found == []
 
 
 def test_a_package_that_is_plain_is_not_pending():

@@ -27,7 +27,7 @@ def told(**values):
     now_ktime_ns = time.monotonic_ns()
     start_ktime_ns, end_ktime_ns = now_ktime_ns - 2_000_000, now_ktime_ns - 1_000_000
     times = {"start_ktime_ns": start_ktime_ns, "end_ktime_ns": end_ktime_ns}
-    raw = wire.TOLD_STEP.build(**times | {"now_ktime_ns": now_ktime_ns} | values)
+    raw = wire.REPORTED_STEP.build(**times | {"now_ktime_ns": now_ktime_ns} | values)
     buffer = ctypes.create_string_buffer(raw, len(raw))
     step(ctypes.addressof(buffer))
 
