@@ -7,6 +7,7 @@ kernel's verifier.
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 from collections import deque
@@ -177,8 +178,10 @@ class Libbpf:
         # Kept alive: libbpf calls it for as long as it is loaded.
         self._print = _PRINT(self._remember)
         library.libbpf_set_print(self._print)
-        # libbpf writes the verifier's log here when the kernel refuses a program.
-        self.verifier_log = ctypes.create_string_buffer(_VERIFIER_LOG_BYTES)
+        # libbpf writes the verifier's log here when the kernel refuses a program. Until then a mapping
+        # takes no memory.
+        log_bytes = ctypes.c_char * _VERIFIER_LOG_BYTES
+        self.verifier_log = log_bytes.from_buffer(mmap.mmap(-1, _VERIFIER_LOG_BYTES))
 
     def _remember(self, level: int, template: bytes, arguments: int) -> int:
         if level >= _LEVEL_DEBUG:

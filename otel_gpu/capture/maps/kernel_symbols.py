@@ -19,6 +19,7 @@ _BLOCK_BYTES = 1 << 19
 _COMPRESSED_AT_ONCE = 64
 # ffffffff81000100 t schedule
 _DIGITS, _KIND, _NAME = 16, slice(17, 18), 19
+_LARGEST_OFFSET = (1 << 32) - 1
 _KINDS = frozenset({b"t", b"T", b"w", b"W"})
 
 
@@ -32,27 +33,31 @@ class KernelSymbols:
 
     def __init__(self, kallsyms: Path = KALLSYMS) -> None:
         self._path = kallsyms
+        # Ascending, from a base: 4 bytes each where the kernel and its modules are within 4 GiB.
         self._addresses: array[int] | None = None
-        # Names in file order, and for each address its position there.
+        self._base = 0
+        # Names in file order. The table is nearly in ascending order, so runs of it say where each is:
+        # where they begin among the addresses, and in the file.
         self._names: list[bytes] = []
-        self._order = array("I")
+        self._begins, self._positions = array("I"), array("I")
         # How many of the strings are compressed.
         self._compressed = 0
         self._scheduler = (0, 0)
         # By the end index in the table of addresses.
         self._known: dict[int, str] = {}
-        CACHES.register("kernel_symbols", self, "_order", size_bytes="_size_bytes")
+        CACHES.register("kernel_symbols", self, "_names", size_bytes="_size_bytes")
 
     @property
     def _size_bytes(self) -> int:
-        columns = (self._addresses or array("Q"), self._order)
+        columns = (self._addresses or array("Q"), self._begins, self._positions)
         return sum(len(one) * one.itemsize for one in columns) + sum(map(len, self._names))
 
     def name(self, address: int) -> str:
         """Return the name of the function that contains an address; in hex if there is none."""
         addresses = self._table()
-        end = bisect_right(addresses, address)
-        if not end or address - addresses[end - 1] > _LONGEST_FUNCTION_BYTES:
+        offset = address - self._base
+        end = bisect_right(addresses, offset)
+        if not end or offset - addresses[end - 1] > _LONGEST_FUNCTION_BYTES:
             return hex(address)
         name = self._known.get(end)
         if name is None:
@@ -72,7 +77,9 @@ class KernelSymbols:
         return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
-        number, position = divmod(self._order[index], _NAMES_AT_ONCE)
+        run = bisect_right(self._begins, index) - 1
+        line = self._positions[run] + index - self._begins[run]
+        number, position = divmod(line, _NAMES_AT_ONCE)
         names = self._names[number]
         if number < self._compressed:
             names = zlib.decompress(names)
@@ -87,7 +94,7 @@ class KernelSymbols:
         self._compressed = end
 
     def read(self) -> "array[int]":
-        """Read the table, and return the addresses in ascending order."""
+        """Read the table, and return the addresses in ascending order, from the lowest."""
         addresses, waiting = array("Q"), list[bytes]()
         limits = [-1, -1]  # in the order of the table
         for block in self._blocks():
@@ -110,10 +117,23 @@ class KernelSymbols:
         ascending = array("Q", map(addresses.__getitem__, order))
         # A hidden address is 0.
         hidden = bisect_right(ascending, 0)
-        self._order, self._addresses = array("I", order[hidden:]), ascending[hidden:]
+        self._keep_order(order[hidden:])
         if min(limits) >= 0:
             self._scheduler = (addresses[limits[0]], addresses[limits[1]])
+        self._base = ascending[hidden] if hidden < len(ascending) else 0
+        is_small = ascending and ascending[-1] - self._base <= _LARGEST_OFFSET
+        offsets = (address - self._base for address in ascending[hidden:])
+        self._addresses = array("I" if is_small else "Q", offsets)
         return self._addresses
+
+    def _keep_order(self, order: Sequence[int]) -> None:
+        self._begins, self._positions = array("I"), array("I")
+        following = -1
+        for begin, position in enumerate(order):
+            if position != following:
+                self._begins.append(begin)
+                self._positions.append(position)
+            following = position + 1
 
     def _blocks(self) -> Iterator[bytes]:
         # Whole lines, in blocks: all at once would take twice the memory.

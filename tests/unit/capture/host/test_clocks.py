@@ -52,3 +52,28 @@ def test_cycles_are_looked_for_rarely_and_are_found():
     )
 
     assert found.stdout.split() == ["True", "1", "True"]
+
+
+UNUSED = """
+import mmap, os, sys
+from otel_gpu.capture.host.clocks import resident_bytes, unmap_unused_code
+with open(sys.argv[1], "rb") as file:
+    kept = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+    changed = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+changed[:] = b"b" * len(changed)
+total = sum(kept[::4096])
+before = resident_bytes()
+unmap_unused_code()
+print(before - resident_bytes() > len(kept) * 0.9, sum(kept[::4096]) == total, changed[5:7])
+"""
+
+
+def test_pages_of_files_that_nothing_uses_are_unmapped(tmp_path):
+    """They come back when they are used, and what was written stays as it was written."""
+    path = tmp_path / "library"
+    path.write_bytes(b"a" * (16 << 20))
+    found = subprocess.run(
+        [sys.executable, "-c", UNUSED, path], capture_output=True, text=True, check=True
+    )
+
+    assert found.stdout.split() == ["True", "True", "b'bb'"]

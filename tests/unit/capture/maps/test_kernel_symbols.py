@@ -37,6 +37,16 @@ def test_an_address_has_the_name_of_the_function_that_it_lies_in(symbols, addres
     assert symbols.name(address) == name
 
 
+def test_functions_can_be_far_apart(tmp_path):
+    """On some machines modules are more than 4 GiB from the kernel."""
+    path = tmp_path / "kallsyms"
+    path.write_text(f"ffff000081000200 T do_futex\n{KALLSYMS}")
+    symbols = KernelSymbols(path)
+    places = (0xFFFF_0000_8100_0210, 0xFFFF_FFFF_8100_0101, 0xFFFF_FFFF_C000_0001)
+
+    assert [symbols.name(place) for place in places] == ["do_futex", "schedule", "nvidia_ioctl"]
+
+
 @pytest.mark.parametrize("address", [0, 0x1000, 0xFFFF_FFFF_8100_00FF, 0xFFFF_FFFF_F000_0000])
 def test_an_address_far_from_any_function_stays_one(symbols, address):
     """Before the first function, or a megabyte after one, is code that has no name here."""
