@@ -44,7 +44,7 @@ are counted once. An *lru* map evicts. What does not fit into any other map is c
 _CACHES: Final = """\
 ## Caches of the agent
 
-*At most* is the bound of a `Recent` or `Fifo` or of a function that remembers results, in entries; for other caches, the limits that their class
+*At most* is the bound of a `Recent`, `GroupedRecent` or `Fifo` or of a function that remembers results, in entries; for other caches, the limits that their class
 uses. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
 *shrinks* evicts what is too much, and at most a quarter of its entries at a time, until the sum fits (`limits/caches.py`).
 
@@ -61,7 +61,7 @@ _MAP_TYPES: Final = {
     9: "lru hash",
     27: "ring buffer",
 }
-_MAPPINGS: Final = ("Recent", "Fifo")
+_MAPPINGS: Final = ("Recent", "Fifo", "GroupedRecent")
 _SIZES: Final = ("ring_buffer_bytes", "max_threads", "max_processes", "max_series", "max_times")
 
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.stack_table import StackTable
-from otel_gpu.limits.recent import Fifo
+from otel_gpu.limits.recent import GroupedRecent
 from otel_gpu.wire.blocks import (
     BlockStack,
     Holder,
@@ -31,7 +31,7 @@ class BlockStacks:
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
-        self._known: Fifo[tuple[ProcessKey, int], CallStack] = Fifo(MAX_BLOCK_STACKS)
+        self._known: GroupedRecent[ProcessKey, int, CallStack] = GroupedRecent(MAX_BLOCK_STACKS)
 
     def learn(self, event: BlockStack) -> None:
         """Keep the stack of a key, if it is known."""
@@ -42,6 +42,10 @@ class BlockStacks:
     def find(self, program: ProcessKey, key: int) -> CallStack | None:
         """Return the stack of a key; None: not known."""
         return self._known.get((program, key))
+
+    def forget(self, program: ProcessKey) -> None:
+        """Forget the keys of a program that ended."""
+        self._known.forget(program)
 
     def clear(self) -> None:
         """Forget everything: another capture begins."""

@@ -256,7 +256,7 @@ class Enricher:
         return ready
 
     def _forget(self, program: ProcessKey) -> None:
-        self._resolver.devices.forget(program)
+        self._resolver.forget(program)
         self._times.forget(program)
 
     def _describe(self, ktime_ns: int, who: Who) -> WhoActivity:

@@ -34,7 +34,7 @@ from otel_gpu.enrich.waits.kernel_waits import KernelWaits
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.enrich.waits.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.waits.user_reasons import refine_reason
-from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.recent import GroupedRecent
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import (
     Capture,
@@ -79,7 +79,9 @@ class NameResolver:
         self.resources = ResourceTable()
         self.devices = DeviceTable()
         self._ids = SpanIds(NO_SEED)
-        self._kernels: Recent[tuple[ProcessKey, int], str] = Recent(MAX_KERNELS)
+        self._kernels: GroupedRecent[ProcessKey, int, str] = GroupedRecent(
+            MAX_KERNELS, cache="kernel_names"
+        )
 
     def begin(self, event: Capture) -> None:
         """Forget an earlier capture."""
@@ -89,6 +91,12 @@ class NameResolver:
         self.block_stacks.clear()
         self.resources.clear()
         self._kernels.clear()
+
+    def forget(self, program: ProcessKey) -> None:
+        """Forget a program that ended."""
+        self.devices.forget(program)
+        self.block_stacks.forget(program)
+        self._kernels.forget(program)
 
     def learn_function(self, event: FunctionSeen) -> None:
         """Keep the name of a kernel."""

@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from otel_gpu.limits.caches import CACHES
 
+_Group = TypeVar("_Group", bound=Hashable)
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
@@ -95,3 +96,58 @@ class Recent(Fifo[_Key, _Value]):
         except KeyError:
             return None
         return self[key]
+
+
+class GroupedRecent(Generic[_Group, _Key, _Value]):
+    """
+    A ``Recent`` with keys of groups, such as programs, whose entries are forgotten together.
+
+    Args:
+        limit: Most entries of all groups.
+        cache: As for ``Recent``.
+
+    >>> names = GroupedRecent(3)
+    >>> names["a", 1], names["b", 1], names["b", 2] = "one", "uno", "due"
+    >>> names.forget("b")
+    >>> len(names), names.use(("a", 1)), names.use(("b", 1))
+    (1, 'one', None)
+    """
+
+    def __init__(self, limit: int, *, cache: str = "") -> None:
+        self._entries: Recent[tuple[_Group, _Key], _Value] = Recent(
+            limit, cache=cache, evict=self._unlist
+        )
+        self._keys: dict[_Group, set[tuple[_Group, _Key]]] = {}
+        self.use = self._entries.use
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __setitem__(self, key: tuple[_Group, _Key], value: _Value) -> None:
+        self._keys.setdefault(key[0], set()).add(key)
+        self._entries[key] = value
+
+    def get(self, key: tuple[_Group, _Key]) -> _Value | None:
+        """Return the value of a key, or None; this is no use."""
+        return self._entries.get(key)
+
+    def discard(self, key: tuple[_Group, _Key]) -> None:
+        """Remove an entry, if there is one."""
+        if key in self._entries:
+            self._unlist(key, self._entries.pop(key))
+
+    def forget(self, group: _Group) -> None:
+        """Remove the entries of a group."""
+        for key in self._keys.pop(group, ()):
+            del self._entries[key]
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self._keys.clear()
+
+    def _unlist(self, key: tuple[_Group, _Key], _: _Value) -> None:
+        keys = self._keys[key[0]]
+        keys.remove(key)
+        if not keys:
+            del self._keys[key[0]]

@@ -151,6 +151,7 @@ class UserStacks:
         dropped = set(self.processes.drop_ended(now_s))
         for program in dropped:
             self._codes.forget(program)
+            self.kernels.forget(program)
         if dropped:
             self._resolver.forget(dropped)
             for key, sample in list(self._samples.items()):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.recent import GroupedRecent
 from otel_gpu.stacks.programs import MappedPrograms
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.symbols.native_names import Symbols
@@ -41,8 +41,12 @@ class LaunchedKernels:
         self._processes = processes
         self._symbols = symbols
         # By program and handle; for launched ones, until when they are not named again.
-        self._handles: Recent[tuple[ProcessKey, int], _Handle] = Recent(_MAX_KERNELS)
-        self._asked: Recent[tuple[ProcessKey, int], int] = Recent(_MAX_KERNELS)
+        self._handles: GroupedRecent[ProcessKey, int, _Handle] = GroupedRecent(
+            _MAX_KERNELS, cache="kernel_names"
+        )
+        self._asked: GroupedRecent[ProcessKey, int, int] = GroupedRecent(
+            _MAX_KERNELS, cache="kernel_names"
+        )
 
     def take(self, record: bytes) -> None:
         """Add a HANDLE record."""
@@ -50,7 +54,12 @@ class LaunchedKernels:
         name = bytes(fields["name"]).partition(b"\0")[0].decode(errors="replace")
         key = (fields["pid"], fields["program_ktime_ns"]), fields["handle"]
         self._handles[key] = _Handle(fields["same_as"], name)
-        self._asked.pop(key, None)
+        self._asked.discard(key)
+
+    def forget(self, program: ProcessKey) -> None:
+        """Forget the kernels of a program that ended."""
+        self._handles.forget(program)
+        self._asked.forget(program)
 
     def name(self, call: bytes) -> Sequence[bytes]:
         """Return the FUNCTION record of the kernel that a CUDA_CALL record launches, if it is new."""
@@ -60,7 +69,7 @@ class LaunchedKernels:
             return ()
         _, _, _, ktime_ns, program_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
         program = (pid, program_ktime_ns)
-        if ktime_ns < self._asked.get((program, function), 0):
+        if ktime_ns < (self._asked.get((program, function)) or 0):
             return ()
         name = self._find(program, function)
         self._asked[program, function] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS

@@ -6,6 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import BlocksActivity, CountersActivity, OutOfMemoryActivity
 from otel_gpu.enrich.blocks import MAP_PATIENCE_NS
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identity.processes import REMEMBER_DEAD_NS
 from otel_gpu.wire.blocks import (
     BlockStack,
     DeviceKey,
@@ -17,10 +18,10 @@ from otel_gpu.wire.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.wire.events import Capture, Clock, Device
+from otel_gpu.wire.events import Capture, Clock, Device, Exit
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.readings import Counters
-from otel_gpu.wire.symbol_records import ProcessSeen, UserStack
+from otel_gpu.wire.symbol_records import FunctionSeen, ProcessSeen, UserStack
 
 T0 = 1_700_000_000_000_000_000
 START = [
@@ -106,6 +107,22 @@ def test_a_key_is_known_as_long_as_its_capture(enricher):
     *_, held = enricher.enrich([*START, SEEN, holders])
 
     assert held.holders[0][2] is None
+
+
+def test_what_is_known_of_a_program_goes_with_it(enricher):
+    """Its keys, kernels and devices are kept for late records only, a minute of the stream."""
+    resolver = enricher._resolver
+    list(enricher.enrich([FunctionSeen(70, 5, 42, 0xF00, "add")]))
+    key = (42, 5)
+    before = (resolver.block_stacks.find(key, 0xABC), len(resolver._kernels))
+    later = 100 + REMEMBER_DEAD_NS
+    list(enricher.enrich([Exit(100, 5, 42, 42, 0, 0, "python")]))
+    list(enricher.enrich([ProcessSeen(later, later, 43, {})]))
+
+    assert (before[0].frames, before[1]) == (FRAMES, 1)
+    assert resolver.block_stacks.find(key, 0xABC) is None
+    assert len(resolver._kernels) == 0
+    assert resolver.devices.find(key, 1).model is None
 
 
 def test_a_request_that_failed_has_its_map(enricher):

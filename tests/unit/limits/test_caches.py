@@ -5,7 +5,7 @@ import sys
 
 from otel_gpu.limits import caches as caches_module
 from otel_gpu.limits.caches import Caches, estimated_bytes, remembered, shared
-from otel_gpu.limits.recent import Fifo, Recent
+from otel_gpu.limits.recent import Fifo, GroupedRecent, Recent
 
 
 class Owner:
@@ -186,3 +186,21 @@ def test_a_named_mapping_shrinks_with_the_caches(monkeypatch):
     assert list(fifo) == list(range(101 - len(fifo), 101))
     assert len(fifo) <= 50
     assert caches.released == {"numbers": 97 - len(fifo)}
+
+
+def test_entries_of_a_group_are_forgotten_together():
+    """Those of others stay, in their order; what was evicted or removed is in no group any more."""
+    names = GroupedRecent(3)
+    names["a", 1], names["b", 1], names["b", 2] = "one", "uno", "due"
+    names["c", 1] = "eins"
+    names.discard(("b", 1))
+    names.discard(("b", 9))
+
+    assert [names.get(key) for key in (("a", 1), ("b", 1), ("b", 2))] == [None, None, "due"]
+    assert names.use(("b", 2)) == "due"
+    names.forget("b")
+    names.forget("a")
+    assert (len(names), names.get(("c", 1))) == (1, "eins")
+    names.clear()
+    names["c", 1] = "uno"
+    assert len(names) == 1
