@@ -25,6 +25,7 @@ from otel_gpu.capture.host.clocks import (
     read_clocks,
     resident_bytes,
     trim_memory,
+    unmap_unused_code,
 )
 from otel_gpu.capture.host.host_metrics import HostMetrics
 from otel_gpu.capture.lifecycle import Lifecycle
@@ -57,12 +58,13 @@ _FEW_RECORDS = 32
 _RESTLESS_S = 2.0
 _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
-_CACHES_INTERVAL_S = 2.0
+_CACHES_INTERVAL_S, _UNCHECKED_RECORDS = 2.0, 4_096
 _FOLD_INTERVAL_S = 20.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _STALE_INTERVAL_S = 5.0
 _DROP_INTERVAL_S = 1.0
+_UNMAP_INTERVAL_S = 60.0
 _TICKS_INTERVAL_S = 0.5
 # Waits for a rank must be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
@@ -184,6 +186,8 @@ class Session:
         schedule = self._make_schedule()
         # Not earlier, because a command waits at its gate until here.
         priority = Priority(self._config.capture.nice)
+        # Since the caches were last bounded for it: a full ring has tens of thousands.
+        unchecked = 0
         with self._poller() as poller:
             while not self._is_over(deadline_s):
                 wait_s = min(self._pace_s(), schedule.wait_s())
@@ -200,6 +204,11 @@ class Session:
                     if self._ending.has_begun:
                         priority.adjust(is_urgent=True)
                     yield batch
+                    unchecked += len(batch)
+                    if unchecked >= _UNCHECKED_RECORDS:
+                        unchecked = 0
+                        with self._faults.at("caches"):
+                            self._keep_caches_small()
                 self._note_turn(count)
         priority.adjust(is_urgent=True)
         # Twice: a process that is missing before and after the ring was read ended without a record.
@@ -318,6 +327,7 @@ class Session:
         schedule.every(_FOLD_INTERVAL_S, "ended_waits", self._snapshots.fold_ended_waits)
         schedule.every(_CACHES_INTERVAL_S, "caches", self._keep_caches_small)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
+        schedule.every(_UNMAP_INTERVAL_S, "unused_code", unmap_unused_code)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.at_each_turn("stacks", self._user_stacks.release)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)

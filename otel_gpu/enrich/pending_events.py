@@ -14,6 +14,7 @@ from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.identity.services import UNKNOWN_SERVICE
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.wire.marks import Range, Step
@@ -23,6 +24,7 @@ PATIENCE_NS = 3_000_000_000
 """Longer than the agent takes to look a process up, and shorter than chains wait for effects."""
 NAMELESS_PATIENCE_NS = 60_000_000_000
 """For a process that is known by its series only: the first record that is sent names it."""
+_HELD_BYTES = 900
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
@@ -62,6 +64,11 @@ class PendingEvents:
     def __init__(self) -> None:
         self._by_program: dict[ProcessKey, PendingProgram] = {}
         self._held = 0
+        CACHES.register("pending_events", self, "_by_program", size_bytes="_size_bytes")
+
+    @property
+    def _size_bytes(self) -> int:
+        return _HELD_BYTES * self._held
 
     def __iter__(self) -> Iterator[ProcessKey]:
         return iter(tuple(self._by_program))

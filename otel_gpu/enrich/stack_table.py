@@ -20,7 +20,10 @@ from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.symbol_records import UserStack
 
 MAX_STACKS = 16_384
-"""Stacks kept: at least as many as an agent sends before it repeats one."""
+"""Stacks kept: at least as many as an agent of any version sends before it repeats one."""
+
+LEAST_STACKS = 8_192
+"""As many for an agent of this version, whose own table can shrink to it."""
 
 # Texts of all frames, each frame counted once. Only a forged recording exceeds this.
 _MAX_CHARACTERS = 16 << 20
@@ -44,8 +47,14 @@ class StackTable:
         self._stacks: Recent[int, _Known] = Recent(MAX_STACKS)
         self._frames: dict[Frame, Frame] = {}
         self._characters = 0
-        # An agent sends a stack once while it assumes that readers keep it, so none is released.
-        CACHES.register("user_stacks", self, "_stacks", entry_bytes=_STACK_BYTES)
+        CACHES.register(
+            "user_stacks",
+            self,
+            "_stacks",
+            release=StackTable._release,
+            entry_bytes=_STACK_BYTES,
+            least=LEAST_STACKS,
+        )
         CACHES.register(
             "user_frames", self, "_frames", size_bytes="_characters", entry_bytes=_FRAME_BYTES
         )
@@ -93,6 +102,10 @@ class StackTable:
             self._frames[known] = known
             self._characters += _size_of(frame)
         return known
+
+    def _release(self, count: int) -> None:
+        self._stacks.release(count)
+        self._count_again()
 
     def _count_again(self) -> None:
         self._frames = {

@@ -76,7 +76,9 @@ class Baselines:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.state = CaptureState(metrics=_METRICS, max_series=settings.max_series)
-        self._programs: Recent[ProcessKey, _Program] = Recent(settings.max_processes)
+        self._programs: Recent[ProcessKey, _Program] = Recent(
+            settings.max_processes, cache="baselines"
+        )
         # When the first reading with calls of an API came.
         self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 

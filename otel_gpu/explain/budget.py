@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 
 LIMIT_OF_RATE = "rate"
@@ -68,6 +69,7 @@ class ChainBudget:
         )
         self._number = 0
         self.cut = CutPrograms()
+        CACHES.register("pending_chains", self, "_seconds")
 
     def add(self, chain: Chain) -> Iterator[Decision]:
         """Add a chain; yield what that decides."""

@@ -22,8 +22,8 @@ _T = TypeVar("_T", StallActivity, CallActivity)
 
 _PARENT = "process.parent_pid"
 _MAX_FORKS = 512
-# A stall or call with its event, and its entries in a track and in the order of arrival.
-_INTERVAL_BYTES = 800
+# A stall or call with its event and its entries in a track, and its entry in the order of arrival.
+_INTERVAL_BYTES, _ORDER_BYTES = 1_200, 100
 # At thousands of waits a second an effect is explained a second or two after it.
 _LEAST_INTERVALS = 4_096
 _MAX_READINGS = 32
@@ -93,9 +93,14 @@ class _Tracks(Generic[_T]):
             self,
             "_order",
             release=_Tracks._release,
-            entry_bytes=_INTERVAL_BYTES,
+            size_bytes="_size_bytes",
+            entry_bytes=_ORDER_BYTES,
             least=_LEAST_INTERVALS,
         )
+
+    @property
+    def _size_bytes(self) -> int:
+        return _INTERVAL_BYTES * self._size
 
     def add(self, activity: _T) -> None:
         event: Stall | CudaCall = activity.event
@@ -197,7 +202,7 @@ class EventTimeline:
         self._forks_of: dict[int, deque[ForkActivity]] = {}
         self._run_queues: Fifo[int, ReadingHistory[int]] = Fifo(settings.max_processes)
         # With the pid of their parent; 0 if that is not known.
-        self._watched: Recent[int, int] = Recent(settings.max_processes)
+        self._watched: Recent[int, int] = Recent(settings.max_processes, cache="known_processes")
         # Most activities are of the process of the one before.
         self._latest: Program | None = None
         self.unix_offset_ns = 0

@@ -65,8 +65,8 @@ class WorkBudget:
         self._clock = clock
         self._total = _Account(total, clock())
         # A process that pays nothing for long has all of its share again, as a new one has: it is forgotten.
-        self._processes: Recent[Hashable, _Account] = Recent(_MAX_ACCOUNTS)
-        self._users: Recent[int, _Account] = Recent(_MAX_ACCOUNTS)
+        self._processes: Recent[Hashable, _Account] = Recent(_MAX_ACCOUNTS, cache="known_processes")
+        self._users: Recent[int, _Account] = Recent(_MAX_ACCOUNTS, cache="known_processes")
 
     def allows(self, process: Hashable, uid: int) -> bool:
         """Whether something is left of all three shares."""

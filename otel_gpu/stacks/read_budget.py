@@ -54,8 +54,8 @@ class FileWork:
         self._clock = clock
         self._seconds = WorkBudget(*_SECONDS, clock=clock)
         self._bytes = WorkBudget(*_BYTES, clock=clock)
-        self._users: Recent[int, tuple[int, float]] = Recent(_MAX_KNOWN)
-        self._lost: Recent[tuple[int, str], None] = Recent(_MAX_KNOWN)
+        self._users: Recent[int, tuple[int, float]] = Recent(_MAX_KNOWN, cache="known_processes")
+        self._lost: Recent[tuple[int, str], None] = Recent(_MAX_KNOWN, cache="known_processes")
         self._is_ending = False
         self._last_s = _LAST_S
 

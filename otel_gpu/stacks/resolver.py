@@ -28,7 +28,7 @@ from otel_gpu.wire.frames import Frame, FrameType, MergedStack, NativeStack, Pyt
 from otel_gpu.wire.probe_symbols import api_of_symbol
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
-MAX_SENT: Final = 8192
+MAX_SENT: Final = 4096
 """Stacks that are remembered as sent; an evicted one is sent again."""
 
 NO_API: Final = -1

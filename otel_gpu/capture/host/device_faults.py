@@ -66,7 +66,7 @@ class DeviceFaults:
         self._knows_pids = knows_pids
         self._clock = clock
         # Programs can have ended before their fault is read.
-        self._ended: Recent[int, int] = Recent(_MAX_ENDED)
+        self._ended: Recent[int, int] = Recent(_MAX_ENDED, cache="known_processes")
         # When each kind was last reported, and the latest one with the count since then.
         self._reported_s: Recent[_Kind, float] = Recent(_MAX_KINDS)
         self._held: dict[_Kind, tuple[Xid, int]] = {}

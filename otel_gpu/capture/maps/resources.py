@@ -39,7 +39,7 @@ class ResourceMaps:
         self._programs = programs
         self._holders = SocketHolders(watched)
         # By id: the reported retransmits of a connection, -1 for other resources.
-        self._described: Recent[int, int] = Recent(MAX_DESCRIBED)
+        self._described: Recent[int, int] = Recent(MAX_DESCRIBED, cache="wait_resources")
 
     def describe(self, resource: int) -> Iterator[bytes]:
         """Yield the description of a resource the first time that it is passed; 0 is none."""

@@ -48,9 +48,9 @@ class UnwatchedBlockers:
         self._watched = watched
         self._clock = clock
         # Time by pid, below the floor.
-        self._times_ns: Recent[int, int] = Recent(_MAX_WAITING)
+        self._times_ns: Recent[int, int] = Recent(_MAX_WAITING, cache="known_processes")
         self._due: dict[int, int] = {}
-        self._known: Recent[int, _Known] = Recent(_MAX_KNOWN)
+        self._known: Recent[int, _Known] = Recent(_MAX_KNOWN, cache="known_processes")
 
     def note(self, pid: int, time_ns: int) -> None:
         """Add time that a process took from a watched one; pid 0 is none."""

@@ -104,7 +104,7 @@ class PreloadedPrograms:
         self._places = bpf.map("preloaded")
         self._counters = lost
         self._preloaded: dict[ProcessKey, PreloadedProgram] = {}
-        self._refused: Recent[ProcessKey, None] = Recent(_MAX_REFUSED)
+        self._refused: Recent[ProcessKey, None] = Recent(_MAX_REFUSED, cache="known_processes")
         self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
         self._settings = PreloadSettings(config)
         self._reading = WorkBudget(*_READING, clock=clock)
@@ -115,7 +115,9 @@ class PreloadedPrograms:
         self.is_ending = False
         self.detectors = PreloadDetectors(lost, self._reading)
         # Programs that report every call which shows that work on a stream is complete.
-        self._with_collectives: Recent[ProcessKey, None] = Recent(_MAX_REFUSED)
+        self._with_collectives: Recent[ProcessKey, None] = Recent(
+            _MAX_REFUSED, cache="known_processes"
+        )
         self.suits = config.histograms.layout == "exponential"
         self.lost: Counter[str] = Counter()
         self.calls = 0

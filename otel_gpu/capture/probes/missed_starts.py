@@ -50,10 +50,10 @@ class MissedStarts:
 
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
-        self._known: Recent[ProcessKey, None] = Recent(_MAX_REMEMBERED)
+        self._known: Recent[ProcessKey, None] = Recent(_MAX_REMEMBERED, cache="known_processes")
         self._named: list[MissedStartFacts] = []
-        self._doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
-        self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
+        self._doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED, cache="known_processes")
+        self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED, cache="known_processes")
 
     def add(
         self,

@@ -39,7 +39,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._counts: Counter[Refusal] = Counter()
-        self._names: Recent[int, str] = Recent(_MAX_REMEMBERED)
+        self._names: Recent[int, str] = Recent(_MAX_REMEMBERED, cache="known_processes")
         self._logged: set[Refusal] = set()
         self.named: list[ShareFacts] = []
         self.are_new = False

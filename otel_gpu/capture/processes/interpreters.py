@@ -123,7 +123,9 @@ class Interpreters:
         self._clock = clock
         self._true: set[FileId] = set()
         # Whether frames were trusted, and whether they could not be read.
-        self._forgotten: Recent[ProcessKey, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
+        self._forgotten: Recent[ProcessKey, tuple[bool, bool]] = Recent(
+            _MAX_FORGOTTEN, cache="known_processes"
+        )
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
         self._news: dict[str, int] = {}

@@ -31,7 +31,9 @@ class Unread:
     """
 
     def __init__(self) -> None:
-        self._known: Recent[tuple[int, str], None] = Recent(_MAX_REMEMBERED)
+        self._known: Recent[tuple[int, str], None] = Recent(
+            _MAX_REMEMBERED, cache="known_processes"
+        )
         self._named: list[UnreadFacts] = []
         self.files = 0
 

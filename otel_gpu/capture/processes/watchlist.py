@@ -121,7 +121,7 @@ class Watchlist:
         self._watched: dict[int, int] = {}
         self._scanned: set[int] = set()
         # How many on-CPU samples found each program.
-        self._ticks: Recent[ProcessKey, int] = Recent(_MAX_NEWCOMERS)
+        self._ticks: Recent[ProcessKey, int] = Recent(_MAX_NEWCOMERS, cache="known_processes")
         # Started before they were watched, and not examined yet.
         self._lived_before: set[int] = set()
         # Their mappings could not be read in time.

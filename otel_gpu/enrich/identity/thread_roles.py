@@ -36,7 +36,7 @@ class ThreadRoles:
     """The roles of threads that have one, by (pid, tid); bounded."""
 
     def __init__(self) -> None:
-        self._roles: Recent[tuple[int, int], str] = Recent(MAX_THREADS)
+        self._roles: Recent[tuple[int, int], str] = Recent(MAX_THREADS, cache="known_processes")
 
     def learn(self, pid: int, tid: int, comm: str, process_comm: str, stack: CallStack) -> str:
         """Return the role of a thread when it is seen for the first time; else an empty text."""

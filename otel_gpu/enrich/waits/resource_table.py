@@ -2,6 +2,7 @@
 
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.waits.reasons import WaitReason
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.bodies import ResourceFacts
 from otel_gpu.wire.symbol_records import ResourceSeen
@@ -24,6 +25,8 @@ class ResourceTable:
     def __init__(self) -> None:
         self.version = 0
         self._resources: Recent[int, Resource] = Recent(MAX_RESOURCES)
+        # An agent sends a resource once while it assumes that readers keep it, so none is released.
+        CACHES.register("wait_resources", self, "_resources")
 
     def learn(self, event: ResourceSeen) -> Resource:
         """Keep a resource, and return it; the first facts of an id stay."""

@@ -67,7 +67,7 @@ class MetricStore:
             self._open_program, most=2 * max_series, most_ended=max_series, give_up=self._evict
         )
         self._program_of_pid: dict[int, ProcessKey] = {}
-        self._released: Fifo[ProcessKey, None] = Fifo(_MAX_RELEASED)
+        self._released: Fifo[ProcessKey, None] = Fifo(_MAX_RELEASED, cache="known_processes")
         self._ending: deque[ProcessKey] = deque()
         self._final_series = 0
         self._host = HostFigures()

@@ -47,7 +47,7 @@ class ExportedSpans:
         self._chains: Fifo[bytes, None] = Fifo(
             _MAX_CHAINS, cache="exported_chains", entry_bytes=130
         )
-        self._threads: Recent[int, deque[_Interval]] = Recent(_MAX_THREADS)
+        self._threads: Recent[int, deque[_Interval]] = Recent(_MAX_THREADS, cache="exported_spans")
         CACHES.register(
             "exported_spans",
             self,

@@ -5,6 +5,7 @@ import pytest
 from otel_gpu.enrich import stack_table as stacks
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_table import StackTable, find_place
+from otel_gpu.limits.caches import Caches
 from otel_gpu.stacks.resolver import MAX_SENT
 from otel_gpu.stacks.user_stacks import _MAX_NAMED
 from otel_gpu.wire.frames import Frame
@@ -98,7 +99,25 @@ def test_the_agent_forgets_sooner():
     It tells a stack again after this many others; waits name theirs twice, the second time
     without being counted by it.
     """
-    assert stacks.MAX_STACKS >= MAX_SENT + _MAX_NAMED
+    assert stacks.MAX_STACKS >= stacks.LEAST_STACKS >= MAX_SENT + _MAX_NAMED
+
+
+def test_the_agents_own_table_shrinks_to_what_it_needs(monkeypatch):
+    """Where memory is short those go that were not named for the longest time, with their names."""
+    caches = Caches()
+    monkeypatch.setattr(stacks, "CACHES", caches)
+    monkeypatch.setattr(stacks, "LEAST_STACKS", 60)
+    table = StackTable()
+    for number in range(1, 101):
+        table.learn(told(number, python(f"f{number}")))
+    caches.keep_within(50_000)
+
+    kept = [number for number in range(1, 101) if table.find(number)]
+    assert kept == list(range(101 - len(kept), 101))
+    assert 60 <= len(kept) < 70
+    assert len(table._frames) == len(kept)
+    caches.keep_within(1_000)
+    assert len(table._stacks) == 60
 
 
 def test_a_writer_that_forgets_as_many_is_never_misunderstood(monkeypatch):
