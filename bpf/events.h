@@ -1171,9 +1171,10 @@ struct process {
 	__u32 communicators;	      /* that were made in it */
 	__u64 step_arrival_ktime_ns;  /* rate limit of the steps that it reports */
 	__u64 event_arrival_ktime_ns; /* rate limit of failures of its adapters */
+	__u64 stopped_ktime_ns;	      /* its last stop for probes: the time in that record */
 	struct shares shares;
-	__u32 uid; /* the real one, in the initial user namespace */
-	__u32 padding;
+	__u32 uid;	   /* the real one, in the initial user namespace */
+	__u32 stopped_tid; /* the thread that stopped last */
 };
 
 /*

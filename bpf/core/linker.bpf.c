@@ -223,7 +223,7 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 	fill_header(&record->header, RECORD_LIBRARY, sizeof(*record), bpf_ktime_get_ns(),
 		    process ? process->program_ktime_ns : 0, pid, tid_of(task));
 	record->header.flags = news == SOME_CUDA ? 0 : LIBRARY_NOT_CUDA;
-	record->stopped = news == SOME_CUDA && stop_for_probes(task, process);
+	record->stopped = news == SOME_CUDA && stop_for_probes(task, process, &record->header);
 	record->padding = 0;
 	__builtin_memset(record->path, 0, PATH_BYTES);
 	bpf_probe_read_kernel_str(record->path, PATH_BYTES, walk->path);

@@ -238,7 +238,7 @@ int sched_process_exec(__u64 *ctx)
 	record->old_program_ktime_ns = old_program_ktime_ns;
 	record->inode = file.inode;
 	record->device = file.device;
-	record->stopped = is_new && stop_for_probes(task, process);
+	record->stopped = is_new && stop_for_probes(task, process, &record->header);
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
 	__builtin_memset(record->path, 0, PATH_BYTES);
 	/* What it was started as can be /proc/self/exe, a link or a script. */

@@ -101,11 +101,20 @@ static __noinline int stop_is_seen(struct task_struct *task)
 	return READ_SELDOM(task, signal, leader) && READ_SELDOM(task, signal, tty);
 }
 
-/* Stop the current process, if it shall be stopped at all. Returns whether it will be. */
-static __always_inline bool stop_for_probes(struct task_struct *task, const struct process *process)
+/*
+ * Stop the current process, if it shall be stopped at all. Returns whether it will be.
+ *
+ * That it comes here proves that it went on from its last stop, also where it stands still again when
+ * the agent reads the record of that.
+ */
+static __always_inline bool stop_for_probes(struct task_struct *task, struct process *process,
+					    const struct record_header *header)
 {
-	return process && process->flags & PROCESS_STOP_ON_LOAD && !stop_is_seen(task) &&
-	       bpf_send_signal_thread(SIGSTOP) == 0;
+	if (!process || !(process->flags & PROCESS_STOP_ON_LOAD) || stop_is_seen(task))
+		return false;
+	process->stopped_ktime_ns = header->ktime_ns;
+	process->stopped_tid = header->tid;
+	return bpf_send_signal_thread(SIGSTOP) == 0;
 }
 
 #endif

@@ -36,7 +36,7 @@ static __always_inline void report_preload(struct task_struct *task, struct thre
 	fill_header(&record->header, RECORD_PRELOAD, sizeof(*record), bpf_ktime_get_ns(),
 		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->memory = memory;
-	record->stopped = stop_for_probes(task, process);
+	record->stopped = stop_for_probes(task, process, &record->header);
 	record->padding = 0;
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }

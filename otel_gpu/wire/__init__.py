@@ -606,9 +606,9 @@ SETTINGS = CStruct(
 )
 PROCESS = CStruct(
     "program_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
-    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:10i shares.refused:10I "
-    "shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q "
-    "shares.block_stack_arrival_ktime_ns:Q uid:I 4x"
+    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q stopped_ktime_ns:Q shares.held:10i "
+    "shares.refused:10I shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q "
+    "shares.block_stack_arrival_ktime_ns:Q uid:I stopped_tid:I"
 )
 INTERPRETER = CStruct(
     "program_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "

@@ -5,7 +5,6 @@ Where that is known, a program is not stopped. It may make calls before its prob
 is counted.
 """
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -121,24 +120,6 @@ def test_children_in_sessions_of_their_own_are_stopped(
 
     assert calls(receiver, "cudaMalloc", pid) == CALLS
     assert losses(receiver) == {}
-
-
-def test_an_agent_under_an_agent_counts_every_call_and_so_does_the_other(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
-    """Both stop the program; it goes on when the probes of both stand."""
-    own = ("env", "-u", "OTEL_EXPORTER_OTLP_ENDPOINT", "COLUMNS=200", sys.executable)
-    inner = [*own, "-m", "otel_gpu", "run", "--summary", "always", "--"]
-    with Agent(receiver, [*inner, *program(stubs)], flags=["--summary", "never"]) as agent:
-        finished = agent.wait()
-    pid = finished.lines[0]["pid"]
-
-    assert calls(receiver, "cudaMalloc", pid) == CALLS
-    # The inner agent is a program of Python, too, whose stacks can change while they are read.
-    assert losses(receiver).keys() <= {"python_frames"}
-    (row,) = re.findall(rf"\({pid}\) +cudaMalloc +([0-9,]+) ", finished.stderr)
-    assert row == str(CALLS)
-    assert "lost: nothing" in finished.stderr
 
 
 @pytest.mark.xfail(

@@ -327,6 +327,14 @@ class Attachments:
         """Whether a process maps a file with CUDA probes."""
         return any(pid in file.users for file in self._files.values() if file.is_cuda)
 
+    def has_probes_since(self, pid: int, ktime_ns: int) -> bool:
+        """Whether a file with CUDA probes that a process maps got them after that time."""
+        return any(
+            pid in file.users and file.probed_ktime_ns > ktime_ns
+            for file in self._files.values()
+            if file.is_cuda
+        )
+
     def inherit(self, parent_pid: int, child_pid: int) -> None:
         """Give a forked child the mappings of its parent."""
         for file in self._files.values():

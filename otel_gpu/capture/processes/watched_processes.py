@@ -17,6 +17,8 @@ from otel_gpu.procfs.users import real_uid
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
 _PROCESS_UID = wire.PROCESS.fields.index("uid")
+_STOPPED_AT = wire.PROCESS.fields.index("stopped_ktime_ns")
+_STOPPED_TID = wire.PROCESS.fields.index("stopped_tid")
 
 
 class WatchedProcesses:
@@ -119,6 +121,12 @@ class WatchedProcesses:
         """Return the ``program_ktime_ns`` of a watched process; 0 if it is not watched."""
         value = self._processes.lookup(_PID.pack(pid))
         return int(wire.PROCESS.unpack(value)[0]) if value else 0
+
+    def has_stopped_since(self, pid: int, tid: int, ktime_ns: int) -> bool:
+        """Whether a thread has come to a stop for its probes after that time, if it was the last to do so."""
+        value = self._processes.lookup(_PID.pack(pid))
+        fields = wire.PROCESS.unpack(value) if value else ()
+        return bool(fields) and fields[_STOPPED_TID] == tid and fields[_STOPPED_AT] > ktime_ns
 
     def programs(self) -> dict[int, int]:
         """Return ``program_ktime_ns`` by pid of every watched process."""

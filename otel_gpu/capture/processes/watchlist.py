@@ -192,14 +192,14 @@ class Watchlist:
         """Handle a RECORD_EXEC, and continue the process if it is stopped."""
         fields = wire.EXEC_RECORD.named(record)
         pid = fields["pid"]
-        with _hold(fields) as hold:
+        with self._hold(fields) as hold:
             self._discovery.give_up(pid, fields["old_program_ktime_ns"])
             self._watched[pid] = fields["program_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_program_ktime_ns"]))
-            note = self._while_stopped(fields, hold) if hold.stopped else self._in_doubt
+            note = self._note_missed(fields, hold) if hold.stopped else self._in_doubt
             yield from self._probes(pid, note)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._discovery.put_off(pid, fields["program_ktime_ns"])
@@ -213,12 +213,8 @@ class Watchlist:
             self._user_stacks.processes.hurry((pid, fields["program_ktime_ns"]))
             return
         path = fields["path"].split(b"\0")[0].decode(errors="replace")
-        with _hold(fields) as hold:
-            if hold.stopped:
-                self._missed_starts.stood_still(pid)
-                yield from self._probes(pid, self._while_stopped(fields, hold))
-            else:
-                yield from self._follow(pid, path, fields["ktime_ns"])
+        with self._hold(fields) as hold:
+            yield from self._follow(fields, path, hold)
         # Libraries for RDMA or marks, and files in memory, are not enough to watch a process.
         is_other = is_verbs_library(path) or is_marks_library(path) or "/fd/" in path
         wants = not is_other or self._attachments.uses_cuda(pid)
@@ -230,12 +226,12 @@ class Watchlist:
         """Handle a RECORD_PRELOAD, and continue the process if it is stopped."""
         fields = wire.PRELOAD_RECORD.named(record)
         program = pid, program_ktime_ns = fields["pid"], fields["program_ktime_ns"]
-        with _hold(fields) as hold:
+        with self._hold(fields) as hold:
             self._add_newcomer(pid, program_ktime_ns)
             is_open = self._programs.preloaded.open(program, fields["memory"])
             # The preload library does not count all calls, so probes have to.
             if not is_open or not fields["memory"]:
-                note = self._while_stopped(fields, hold) if hold.stopped else self._in_doubt
+                note = self._note_missed(fields, hold) if hold.stopped else self._in_doubt
                 yield from self._probes(pid, note)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
@@ -386,19 +382,24 @@ class Watchlist:
             self._lived_before.add(pid)
             yield from self._discovery.make(pid, program_ktime_ns)
 
-    def _follow(self, pid: int, path: str, loaded_ktime_ns: int) -> Iterator[bytes]:
-        # The process loaded a library and did not stop for its probes.
+    def _follow(self, record: Mapping[str, Any], path: str, hold: Hold) -> Iterator[bytes]:
+        # The process loaded a library.
+        pid = record["pid"]
         found: list[NewLibrary] = []
+        note_missed = self._note_missed(record, hold)
 
         def note(arrival: NewLibrary) -> None:
             found.append(arrival)
-            if arrival.problem or arrival.probed_ktime_ns > loaded_ktime_ns:
-                reason = arrival.problem or MissedStart.LIBRARY_LATE
-                self._miss(pid, reason, arrival.mapped.path)
+            note_missed(arrival)
 
         yield from self._probes(pid, note)
-        # An ended process has a folder in /proc until its parent waits for it, but no executable.
-        if found or not is_cuda_library(path.rpartition("/")[2]) or program_path(pid):
+        if hold.stopped and hold.lasts():
+            self._missed_starts.stood_still(pid)
+            return
+        # Its earlier stop can have led to the library, too.
+        if hold.stopped and self._attachments.has_probes_since(pid, record["ktime_ns"]):
+            self._miss(pid, MissedStart.LET_GO, path)
+        if found or not is_cuda_library(path.rpartition("/")[2]) or self._runs(record):
             return
         # Later processes can use the same file.
         with self._faults.at("probes"):
@@ -406,18 +407,37 @@ class Watchlist:
                 for info in self._attachments.examine_path(pid, path, note):
                     yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
             except OSError:
-                self._miss(pid, MissedStart.LIBRARY_GONE, path)
+                reason = MissedStart.LET_GO if hold.stopped else MissedStart.LIBRARY_GONE
+                self._miss(pid, reason, path)
 
-    def _while_stopped(self, record: Mapping[str, Any], hold: Hold) -> Callable[[NewLibrary], None]:
-        # A callback for new libraries of a process that is stopped until they are probed.
+    def _runs(self, record: Mapping[str, Any]) -> bool:
+        # Whether the process still runs the program of a record.
+        pid, program_ktime_ns = record["pid"], record["program_ktime_ns"]
+        is_other = self._programs.processes.program_ktime_ns(pid) != program_ktime_ns
+        # An ended process has a folder in /proc until its parent waits for it, but no executable.
+        return bool(program_path(pid)) and not (program_ktime_ns and is_other)
+
+    def _hold(self, record: Mapping[str, Any]) -> Hold:
+        pid, tid, ktime_ns = record["pid"], record["tid"], record["ktime_ns"]
+        again = partial(self._programs.processes.has_stopped_since, pid, tid, ktime_ns)
+        stopped = bool(record["stopped"])
+        return Hold(pid, tid, stopped=stopped, ktime_ns=ktime_ns, has_stopped_again=again)
+
+    def _note_missed(self, record: Mapping[str, Any], hold: Hold) -> Callable[[NewLibrary], None]:
+        # A callback for new libraries of a process, which can be stopped until they are probed.
+        pid = record["pid"]
 
         def note(arrival: NewLibrary) -> None:
-            problem = arrival.problem
+            reason = arrival.problem
             is_new = arrival.probed_ktime_ns > record["ktime_ns"]
-            if not problem and is_new and not hold.lasts():
-                problem = MissedStart.LET_GO
-            if problem:
-                self._miss(record["pid"], problem, arrival.mapped.path)
+            if not reason and is_new and not (hold.stopped and hold.lasts()):
+                # Since its exec, the process can have come to its stop for this library.
+                if record["kind"] == wire.RECORD_EXEC and arrival.mapped.path != program_path(pid):
+                    self._in_doubt(arrival)
+                    return
+                reason = MissedStart.LET_GO if hold.stopped else MissedStart.LIBRARY_LATE
+            if reason:
+                self._miss(pid, reason, arrival.mapped.path)
 
         return note
 
@@ -491,7 +511,3 @@ class Watchlist:
             if lived_before and self._early_calls:
                 self._early_calls.expect(pid, self._watched[pid])
         self._lived_before.discard(pid)
-
-
-def _hold(record: Mapping[str, Any]) -> Hold:
-    return Hold(record["pid"], record["tid"], stopped=bool(record["stopped"]))

@@ -126,6 +126,31 @@ def test_the_next_stop_is_not_ended_for_another_agent() -> None:
         agent.communicate()
 
 
+def test_the_slower_this_agent_was_the_longer_it_waits_for_another() -> None:
+    """Both run on the same busy machine; the other one lets the process go on when its probes stand."""
+    command = [sys.executable, "-c", AGENT, AGENT_NAME]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout
+        pid = int(agent.stdout.readline())
+        stop(pid)
+        begun_s = time.monotonic()
+        with Hold(pid, pid, stopped=True, ktime_ns=time.monotonic_ns() - 150_000_000):
+            pass
+        assert time.monotonic() - begun_s >= 0.6
+        wait_for(pid, b"R")
+        agent.communicate()
+
+
+def test_a_process_that_has_come_to_its_next_stop_is_left_to_that(busy: int) -> None:
+    """Whoever reads of the earlier stop late finds it at rest, as if it had been so all the time."""
+    stop(busy)
+    with Hold(busy, busy, stopped=True, has_stopped_again=lambda: True) as hold:
+        assert not hold.lasts()
+    assert stat_fields(f"/proc/{busy}")[0] == b"T"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_program_that_has_the_name_of_an_agent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,

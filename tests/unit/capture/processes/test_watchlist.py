@@ -33,6 +33,9 @@ class Programs:
     def program_ktime_ns(self, pid):
         return self.watched.get(pid, 0)
 
+    def has_stopped_since(self, pid, tid, ktime_ns):
+        return False
+
     def watch_threads(self, pid, program_ktime_ns, flags):
         self.followed.append(pid)
 
