@@ -123,17 +123,20 @@ class Session:
             work=programs.file_work,
         )
         self._snapshots = Snapshots(
-            programs, config, self._user_stacks, lambda: self._watchlist.programs
+            programs,
+            config,
+            user_stacks=self._user_stacks,
+            watched=lambda: self._watchlist.programs,
         )
         self._missed_starts = MissedStarts(programs.lose)
         self._ending = Ending()
         self._stalls = process_memory.stalls()
         self._early_calls = EarlyCalls(lambda: programs.thread_dumps, self._user_stacks)
         self._watchlist = Watchlist(
-            programs,
-            config,
-            self._user_stacks,
-            self._faults,
+            programs=programs,
+            config=config,
+            user_stacks=self._user_stacks,
+            faults=self._faults,
             cgroup=cgroup,
             watch_all=watch_all,
             early_calls=self._early_calls,
@@ -143,16 +146,20 @@ class Session:
         self._on_cpu = OnCpuSampling(programs, config)
         self._host_metrics = HostMetrics(config, lambda: self._watchlist.programs)
         completion = RecordCompletion(
-            programs, self._user_stacks, self._snapshots, self._watchlist, self._faults
-        )
-        self._lifecycle = Lifecycle(
             programs,
             self._user_stacks,
-            self._snapshots,
-            self._watchlist,
-            completion,
-            self._faults,
-            self._ending,
+            snapshots=self._snapshots,
+            watchlist=self._watchlist,
+            faults=self._faults,
+        )
+        self._lifecycle = Lifecycle(
+            programs=programs,
+            user_stacks=self._user_stacks,
+            snapshots=self._snapshots,
+            watchlist=self._watchlist,
+            completion=completion,
+            faults=self._faults,
+            ending=self._ending,
             note_ended=self._host_metrics.faults.note_ended,
         )
         self._still_running = 0
@@ -349,7 +356,7 @@ class Session:
             self._programs.lose(wire.COUNTER_LOST_MEMORY_READ)
         self._stalls = stalls
         for late in reader.take_late():
-            self._programs.unread.add_file(late.pid, late.uid, _MEMORY_MAP, late.reason)
+            self._programs.unread.add_file(late.pid, late.uid, path=_MEMORY_MAP, reason=late.reason)
         return iter(())
 
     def _trusts_python(self, program: ProcessKey) -> bool | None:

@@ -65,5 +65,10 @@ def query_libbpf() -> LibbpfReport | str:
         if programs and library.libbpf_probe_bpf_helper(_PROG_TYPE_KPROBE, number, None) == 0
     )
     return LibbpfReport(
-        found.version, programs, ring_buffers, found.path, found.passed_over, lacking
+        version=found.version,
+        can_load_programs=programs,
+        can_make_ring_buffers=ring_buffers,
+        path=found.path,
+        passed_over=found.passed_over,
+        lacking=lacking,
     )

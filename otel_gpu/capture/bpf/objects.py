@@ -362,7 +362,7 @@ class BpfObject:
         if not probes:
             return []
         if self._attacher is None:
-            placed = self._attach_uprobes(program, path, probes, on_return)
+            placed = self._attach_uprobes(program, path, probes=probes, on_return=on_return)
             return [self._links.add(link) for link, _ in placed]
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)

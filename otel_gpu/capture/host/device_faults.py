@@ -95,11 +95,11 @@ class DeviceFaults:
             if held or (is_again and len(self._held) < _MAX_KINDS):
                 self._held[kind] = xid, (held[1] if held else 0) + 1
                 continue
-            yield self._record(source, xid, 1, now_s)
+            yield self._record(source, xid, times=1, now_s=now_s)
         for kind, (xid, times) in tuple(self._held.items()):
             if is_last or now_s - self._reported_s.get(kind, 0.0) >= _REPEAT_S:
                 del self._held[kind]
-                yield self._record(source, xid, times, now_s)
+                yield self._record(source, xid, times=times, now_s=now_s)
 
     def close(self) -> None:
         """Stop reading."""

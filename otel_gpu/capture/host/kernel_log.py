@@ -138,7 +138,9 @@ def parse_xid(text: str) -> Xid | None:
         return Xid(xid, bus_id, message=rest[:MAX_TEXT])
     pid = int(who["pid"]) if who["pid"].isdigit() else 0
     name = "" if who["name"] in (None, "<unknown>") else who["name"]
-    return Xid(xid, bus_id, pid, name[:MAX_TEXT], (who["message"] or "")[:MAX_TEXT])
+    return Xid(
+        xid, bus_id, pid=pid, name=name[:MAX_TEXT], message=(who["message"] or "")[:MAX_TEXT]
+    )
 
 
 def format_bus_id(text: str) -> str:

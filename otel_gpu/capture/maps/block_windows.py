@@ -74,7 +74,12 @@ class BlockWindows:
         for file, pids in users.items():
             window = self._windows.setdefault(file, _Window(now_s))
             if window.resumes_s is None:
-                self._close(file, window, max((made.get(pid, 0) for pid in pids), default=0), now_s)
+                self._close(
+                    file,
+                    window,
+                    reports=max((made.get(pid, 0) for pid in pids), default=0),
+                    now_s=now_s,
+                )
             elif now_s >= window.resumes_s:
                 yield [(pid, watched[pid]) for pid in pids if pid in watched]
                 self.counts["paused_ms"] += round(1_000 * (now_s - window.began_s))

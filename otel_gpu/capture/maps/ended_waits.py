@@ -62,7 +62,7 @@ class EndedWaits:
                 continue
             for key in keys:
                 if before.get(key) == latest[key] and self._is_over(key, known):
-                    self._add(program, key, latest[key], changed)
+                    self._add(program, key, value=latest[key], changed=changed)
                 else:
                     self._before[key] = latest[key]
         return list(changed.items())

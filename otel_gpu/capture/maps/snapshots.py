@@ -115,12 +115,15 @@ class Snapshots:
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
         self._series = _Reading(
             programs.read_aggregates,
-            programs.forget_aggregate,
-            _process_key,
-            programs.read_aggregates,
+            free=programs.forget_aggregate,
+            key_of=_process_key,
+            read_of=programs.read_aggregates,
         )
         self._times = _Reading(
-            programs.read_times, programs.forget_times, _process_key, programs.read_times
+            programs.read_times,
+            free=programs.forget_times,
+            key_of=_process_key,
+            read_of=programs.read_times,
         )
         self._ended_waits = EndedWaits(self._times.drop)
         blocks = programs.blocks
@@ -146,7 +149,7 @@ class Snapshots:
     def _lose_steps(self, pid: int, uid: int) -> None:
         self._programs.lose(wire.COUNTER_STEP_THREADS_RATE_LIMITED)
         reason = "its share of our time, or that of its user, is used up"
-        self._programs.unread.add(pid, uid, "the order of its calls", reason)
+        self._programs.unread.add(pid, uid, what="the order of its calls", reason=reason)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since the previous read."""
@@ -302,7 +305,10 @@ class Snapshots:
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
                 stack, symbols = self._user_stacks.resolve_open(
-                    sample, (pid, program_ktime_ns), tid, call["start_ktime_ns"]
+                    sample,
+                    program=(pid, program_ktime_ns),
+                    tid=tid,
+                    start_ktime_ns=call["start_ktime_ns"],
                 )
                 yield from symbols
                 yield open_call_record(
@@ -339,4 +345,4 @@ def _process_key(key: bytes) -> ProcessKey:
 
 def _communicators_records(entries: list[Entry]) -> Iterator[bytes]:
     kind, most = wire.RECORD_COMMUNICATORS, MAX_COMMUNICATORS_PER_RECORD
-    return memory_records(kind, kernel_clock.ktime_ns(), entries, most)
+    return memory_records(kind, kernel_clock.ktime_ns(), entries=entries, most=most)

@@ -189,20 +189,22 @@ def parse_thread_dumps(output: bytes) -> Iterator[ThreadDump]:
         flags, since_clock_ns = fields["flags"], fields["since_clock_ns"]
         since_ktime_ns = min(since_clock_ns + behind_ns, fields["ktime_ns"])
         yield ThreadDump(
-            fields["pid"],
-            fields["tid"],
-            fields["program_ktime_ns"],
-            fields["ktime_ns"],
-            fields["comm"].partition(b"\0")[0],
-            fields["state"],
-            fields["task_state"],
-            max(since_ktime_ns, 0) if since_clock_ns else 0,
-            bool(flags & wire.THREAD_DUMP_LATE),
-            bool(flags & wire.THREAD_DUMP_FOLLOWED),
-            tuple(fields[f"stack_pointers_{number}"] for number in range(fields["open_calls"])),
-            fields["kernel_stack"],
-            fields["system_call"],
-            b"" if flags & wire.THREAD_DUMP_NO_USER else sample,
+            pid=fields["pid"],
+            tid=fields["tid"],
+            program_ktime_ns=fields["program_ktime_ns"],
+            ktime_ns=fields["ktime_ns"],
+            comm=fields["comm"].partition(b"\0")[0],
+            state=fields["state"],
+            task_state=fields["task_state"],
+            since_ktime_ns=max(since_ktime_ns, 0) if since_clock_ns else 0,
+            is_late=bool(flags & wire.THREAD_DUMP_LATE),
+            is_followed=bool(flags & wire.THREAD_DUMP_FOLLOWED),
+            open_calls=tuple(
+                fields[f"stack_pointers_{number}"] for number in range(fields["open_calls"])
+            ),
+            kernel_stack=fields["kernel_stack"],
+            system_call=fields["system_call"],
+            sample=b"" if flags & wire.THREAD_DUMP_NO_USER else sample,
         )
 
 

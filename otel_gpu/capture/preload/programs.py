@@ -199,15 +199,15 @@ class PreloadedPrograms:
         fd, uid = -1, user_of(key[0]).uid
         try:
             fd = open_memory(key[0], address)
-            self._check_share(self._reading, key, uid, fd)
+            self._check_share(self._reading, key, uid=uid, fd=fd)
             with self._reading.paying(key, uid):
-                program = PreloadedProgram(fd, address, key, uid)
+                program = PreloadedProgram(fd, address, process=key, uid=uid)
                 self.detectors.add(key, fd, uid)
             self._preloaded[key] = program
         except (OSError, PreloadError) as error:
             if fd >= 0:
                 os.close(fd)
-            self._lose(key, uid, error, "preload_unread")
+            self._lose(key, uid, error=error, reason="preload_unread")
             self.refuse(key)
             return False
         return True
@@ -241,16 +241,16 @@ class PreloadedPrograms:
         calls = program.calls
         try:
             if is_last:
-                self._check_share(budget, key, program.uid, program.fd)
+                self._check_share(budget, key, uid=program.uid, fd=program.fd)
             elif not budget.allows(key, program.uid):
                 return
             with budget.paying(key, program.uid):
                 self._note_lost(*program.read())
         except _NoShareError as error:
-            self._lose(key, program.uid, error, "preload_unread")
+            self._lose(key, program.uid, error=error, reason="preload_unread")
             self._leave(key, program)
         except (OSError, PreloadError) as error:
-            self._lose(key, program.uid, error, "preload_rejected")
+            self._lose(key, program.uid, error=error, reason="preload_rejected")
             self._leave(key, program)
         self.calls += program.calls - calls
 
@@ -295,7 +295,9 @@ class PreloadedPrograms:
             else:
                 yield entry
         for key, found in of_programs.items():
-            yield from self._divide(key, self._preloaded[key], found, booked_ktime_ns)
+            yield from self._divide(
+                key, program=self._preloaded[key], entries=found, booked_ktime_ns=booked_ktime_ns
+            )
 
     def _divide(
         self,
@@ -391,7 +393,7 @@ class PreloadedPrograms:
             self.lost["preload_rejected"] += rejected
 
     def _lose(self, key: ProcessKey, uid: int, error: Exception, reason: str) -> None:
-        self.unread.add(key[0], uid, "what it counts itself", str(error))
+        self.unread.add(key[0], uid, what="what it counts itself", reason=str(error))
         self.lost[reason] += 1
 
     def _mark(self, key: ProcessKey, flags: int = 0) -> None:

@@ -19,7 +19,7 @@ from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import ProcessKey
 
-_NO_CALLS: Final = CallSequence((), (), (), {})
+_NO_CALLS: Final = CallSequence(symbols=(), starts_ns=(), gaps_ns=(), roles={})
 _ITERATIONS_MADE = wire.PRELOAD_DETECTOR.offset_of("iterations_made")
 _ITERATIONS = wire.PRELOAD_DETECTOR.offset_of("iterations")
 _CALLS = wire.PRELOAD_DETECTOR.offset_of("calls")
@@ -92,7 +92,7 @@ class PreloadDetectors(PeriodMemory):
         """
         if program in self._memories:
             self._drop(program)
-        memory = _Memory(os.dup(fd), program, uid, next(self._first))
+        memory = _Memory(fd=os.dup(fd), program=program, uid=uid, first=next(self._first))
         self._memories[program] = memory
         self._by_index |= dict.fromkeys(memory.indices, memory)
         # Reset what an earlier agent left in use.

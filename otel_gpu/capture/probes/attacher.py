@@ -262,7 +262,15 @@ class Attacher:
                         for number, link in self._links.items()
                     }
                     kept = {*self._kept, *(fd for link in self._links.values() for fd in link.fds)}
-                    serve(theirs, parent, self._attach, links, kept, self._at_turn, self._counts)
+                    serve(
+                        agent=theirs,
+                        parent=parent,
+                        attach=self._attach,
+                        links=links,
+                        kept=kept,
+                        at_turn=self._at_turn,
+                        counts=self._counts,
+                    )
             except OSError:
                 self._socket.close()
                 raise

@@ -50,7 +50,9 @@ def serve(
         let_go_in_child()
         _close_others({0, 1, 2, agent.fileno(), parent, *kept})
         name_child("otel-gpu-attach")
-        _Attacher(agent, parent, attach, links, at_turn, counts).run()
+        _Attacher(
+            agent=agent, parent=parent, attach=attach, links=links, at_turn=at_turn, counts=counts
+        ).run()
     finally:
         sys.stdout = sys.stderr = None  # buffers that are the agent's
         os._exit(0)

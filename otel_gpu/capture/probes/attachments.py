@@ -282,12 +282,12 @@ class Attachments:
             OSError: The path cannot be opened.
         """
         try:
-            fd = open_in_root("/", path, OWN, pid)
+            fd = open_in_root("/", path, user=OWN, pid=pid)
         except ServedError as error:
             self._programs.file_work.refuse(pid, path, error)
             raise
         try:
-            mapped = MappedFile(pid, file_of(fd), 0, 0, path)
+            mapped = MappedFile(pid, file_of(fd), start=0, end=0, path=path)
         finally:
             close_file(fd)
         yield from self.examine(pid, [mapped], note=note)
@@ -449,21 +449,27 @@ class Attachments:
                     steps_foreign=self._steps_foreign,
                 )
                 path = f"/proc/self/fd/{fd}"
-                self._attach_linker(symbols, sites, path, file)
+                self._attach_linker(symbols, sites, path=path, file=file)
                 if mapped.is_c_library:
                     self._attach_entries(
-                        symbols, sites, path, file, dict.fromkeys(_FORKS, ENTER_FORK)
+                        symbols,
+                        sites,
+                        path=path,
+                        file=file,
+                        programs=dict.fromkeys(_FORKS, ENTER_FORK),
                     )
                 if mapped.is_marks_library:
-                    self._attach_entries(symbols, sites, path, file, _MARKS, are_own=True)
+                    self._attach_entries(
+                        symbols, sites, path=path, file=file, programs=_MARKS, are_own=True
+                    )
                 if mapped.is_allocator:
-                    self._attach_reports(symbols, sites, fd, file)
+                    self._attach_reports(symbols, sites, fd=fd, file=file)
                 if mapped.is_preload_library and self._attach_preload(
-                    symbols, sites, path, mapped, file
+                    symbols, sites, path=path, mapped=mapped, file=file
                 ):
                     return
                 yield from self._attach_calls(
-                    symbols, sites, path, mapped, file, is_preloaded=is_preloaded
+                    symbols, sites, path=path, mapped=mapped, file=file, is_preloaded=is_preloaded
                 )
             except (ValueError, OSError, BpfError) as error:
                 # Anonymous memory can also be code that a program generated.
@@ -568,7 +574,7 @@ class Attachments:
         hot = [] if file.is_program else [probe for probe in probes if probe.api.preload]
         left_out = hot if is_preloaded else []
         placed = [probe for probe in probes if probe not in left_out]
-        failed = self._attach_all(path, placed, mapped, file)
+        failed = self._attach_all(path, probes=placed, mapped=mapped, file=file)
         file.hot = [probe for probe in hot if probe.symbol not in failed]
         if not file.is_program:
             file.hot_count = sum(probe.api.preload for probe in exported) - len(hot) + len(file.hot)
@@ -600,7 +606,7 @@ class Attachments:
             return
         with stream:
             path = f"/proc/self/fd/{stream.fileno()}"
-            failed = self._attach_all(path, file.hot, mapped, file)
+            failed = self._attach_all(path, probes=file.hot, mapped=mapped, file=file)
             file.hot = [probe for probe in file.hot if probe.symbol not in failed]
         if file.info is None:
             return

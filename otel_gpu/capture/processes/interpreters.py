@@ -202,11 +202,11 @@ class Interpreters:
         self._true &= self._places.keys()
         is_true = file in self._true
         return _Interpreter(
-            program_ktime_ns,
-            file,
-            start,
-            start + place.size_bytes,
-            place.layout,
+            program_ktime_ns=program_ktime_ns,
+            file=file,
+            start=start,
+            end=start + place.size_bytes,
+            layout=place.layout,
             is_settled=is_true or place.layout == UNKNOWN,
             reason="" if is_true else place.reason or "its layout was not checked yet",
         )
@@ -313,7 +313,7 @@ def _find(mapped: MappedFile, work: FileWork) -> _Place | None:
         return None
     address = symbols.addresses[_SYMBOL]
     distances = {offset: address - page for offset, page in symbols.code_pages.items()}
-    return _Place(distances, symbols.sizes[_SYMBOL], layout, reason)
+    return _Place(distances, size_bytes=symbols.sizes[_SYMBOL], layout=layout, reason=reason)
 
 
 def _start(place: _Place, mapped: MappedFile) -> int | None:
@@ -325,14 +325,18 @@ def _start(place: _Place, mapped: MappedFile) -> int | None:
 
 
 def _read_layout(stream: BinaryIO, symbols: ElfSymbols, name: str) -> tuple[InterpreterLayout, str]:
-    version_hex = int.from_bytes(_read(stream, symbols, _VERSION_SYMBOL, _VERSION_BYTES), "little")
+    version_hex = int.from_bytes(
+        _read(stream, symbols, symbol=_VERSION_SYMBOL, size_bytes=_VERSION_BYTES), "little"
+    )
     found = _HOLDS_INTERPRETER.match(name)
     if not version_hex and found and any(part.startswith("3.10") for part in found.groups("")):
         version_hex = _3_10
     if not version_hex:
         return UNKNOWN, f"{name} does not state its version"
     try:
-        return layout_of(version_hex, _read(stream, symbols, _SYMBOL, OFFSETS_BYTES)), ""
+        return layout_of(
+            version_hex, _read(stream, symbols, symbol=_SYMBOL, size_bytes=OFFSETS_BYTES)
+        ), ""
     except ValueError as error:
         return UNKNOWN, str(error)
 

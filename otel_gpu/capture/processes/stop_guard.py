@@ -98,7 +98,12 @@ def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
 
 def _let_all_go_on(processes_fd: int) -> None:
     processes = BpfMap(
-        Libbpf(), "processes", processes_fd, _PID.size, wire.PROCESS.size, max_entries=1 << 20
+        libbpf=Libbpf(),
+        name="processes",
+        fd=processes_fd,
+        key_bytes=_PID.size,
+        value_bytes=wire.PROCESS.size,
+        max_entries=1 << 20,
     )
     deadline_s = time.monotonic() + _VIGIL_S
     while time.monotonic() < deadline_s:

@@ -137,7 +137,7 @@ def find_symbol(elf: ElfImage, name: bytes) -> ThreadLocal | None:
         return None
     names = elf.sections[symbols.link]
     for number in _numbers(elf, name):
-        if found := _thread_local(elf, symbols, names, number, name):
+        if found := _thread_local(elf, symbols, names=names, number=number, name=name):
             return found
     return None
 

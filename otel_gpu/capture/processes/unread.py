@@ -60,7 +60,9 @@ class Unread:
     def add_file(self, pid: int, uid: int, path: str, reason: str) -> None:
         """Count a file of a process, or other data by its name, that was not read."""
         self.files += 1
-        self.add(pid, uid, "some of its files" if path.startswith("/") else path, reason)
+        self.add(
+            pid, uid, what="some of its files" if path.startswith("/") else path, reason=reason
+        )
 
     @property
     def named(self) -> list[UnreadFacts]:

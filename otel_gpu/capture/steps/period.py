@@ -46,7 +46,7 @@ class CallSequence(NamedTuple):
         symbols = self.symbols
         kept = [at for at in range(len(symbols)) if not at or symbols[at] != symbols[at - 1]]
         symbols, starts_ns, gaps_ns = ([column[at] for at in kept] for column in self[:3])
-        return CallSequence(symbols, starts_ns, gaps_ns, self.roles)
+        return CallSequence(symbols, starts_ns, gaps_ns=gaps_ns, roles=self.roles)
 
 
 class Period(NamedTuple):

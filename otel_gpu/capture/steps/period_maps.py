@@ -97,7 +97,7 @@ class PeriodMemory(ABC):
             if symbol not in roles:
                 roles[symbol] = _role(what >> 48 & 0xFF, what >> 56)
         gaps_ns = array("I", (what & 0xFFFFFFFF for what in words[1::2]))
-        return CallSequence(symbols, words[::2], gaps_ns, roles)
+        return CallSequence(symbols, starts_ns=words[::2], gaps_ns=gaps_ns, roles=roles)
 
     def follow(self, index: int, period: Period) -> None:
         """Set the period whose iterations to report, including the current one."""

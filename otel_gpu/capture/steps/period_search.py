@@ -171,19 +171,29 @@ def _divide(text: _Text, symbol: int, cuts: Sequence[int]) -> _Division:
         }
     # A word that consists of another word and more calls is not a word of its own.
     for word, _ in reversed(frequent):
-        if word in known and _part(text, examples[word], known - {word}, examples):
+        if word in known and _part(
+            text, segment=examples[word], known=known - {word}, examples=examples
+        ):
             known.remove(word)
     steps: list[tuple[int, int]] = []
     began = parts = 0
     for index, (word, segment) in enumerate(zip(words, segments, strict=True)):
-        step = segment if word in known else _part(text, segment, known, examples)
+        step = segment if word in known else _part(text, segment, known=known, examples=examples)
         if step:
             began = began if steps else index
             steps.append(step)
             parts += step != segment
     counts = Counter(text.word(first, end) for first, end in steps)
     share = len(steps) / (len(segments) - began) if steps else 0.0
-    return _Division(symbol, cuts, steps, counts, examples, share, parts)
+    return _Division(
+        symbol=symbol,
+        cuts=cuts,
+        steps=steps,
+        words=counts,
+        examples=examples,
+        share=share,
+        parts=parts,
+    )
 
 
 def _part(
