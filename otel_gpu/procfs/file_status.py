@@ -68,7 +68,7 @@ def status_of(descriptor: int) -> FileStatus:
     _check(_LIBC.syscall(ctypes.c_long(number), *place, wanted, status))
     uid, gid, mode = _OWNER.unpack_from(status, _OWNER_OFFSET)
     major, minor, mount = _DEVICE.unpack_from(status, _DEVICE_OFFSET)
-    return FileStatus(mode, uid, gid, major << 20 | minor, mount)
+    return FileStatus(mode, uid, gid=gid, device=major << 20 | minor, mount=mount)
 
 
 def open_cached(folder: int, name: str) -> int:

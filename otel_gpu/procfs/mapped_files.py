@@ -148,7 +148,7 @@ class MappedFile(NamedTuple):
         return open_regular(open_mapping(self.pid, self.start, self.end), self.pid)
 
     def _open_path(self, folder: str, path: str) -> int:
-        fd = open_in_root(folder, path, OWN, self.pid)
+        fd = open_in_root(folder, path, user=OWN, pid=self.pid)
         try:
             if not _is_file(fd, self.file):
                 raise self._gone()
@@ -290,7 +290,14 @@ def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
     for found in _MAPS_LINE.finditer(text):
         start, end, offset, major, minor, inode, path = found.groups()
         file = _file_id(major, minor, inode)
-        yield MappedFile(pid, file, int(start, 16), int(end, 16), path, int(offset, 16))
+        yield MappedFile(
+            pid=pid,
+            file=file,
+            start=int(start, 16),
+            end=int(end, 16),
+            path=path,
+            file_offset=int(offset, 16),
+        )
 
 
 def all_pids() -> Iterator[int]:

@@ -131,7 +131,7 @@ def server_of(device: int, pid: int, mount: int = 0) -> int | None:
             connections = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 if file_system_of(connections) == FUSE_CONTROL:
-                    return _server_by_connection(connections, device, pid, mount)
+                    return _server_by_connection(connections, device, pid=pid, mount=mount)
             finally:
                 os.close(connections)
     host = _host_servers(device, mount)
@@ -302,7 +302,7 @@ def _rows(text: bytes) -> Iterator[_Row]:
             major, _, minor = place[2].partition(b":")
             with contextlib.suppress(ValueError):
                 device = int(major) << _MINOR_BITS | int(minor)
-                yield _Row(int(place[0]), device, place[4], kind)
+                yield _Row(mount=int(place[0]), device=device, point=place[4], kind=kind)
 
 
 def _text(field: bytes) -> str:

@@ -61,7 +61,7 @@ def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, Attr
 
     Empty: it publishes none or invalid ones, has ended, or is not readable.
     """
-    maps = read_process_file(pid, "maps", MAX_MAPS_BYTES, proc)
+    maps = read_process_file(pid, "maps", limit_bytes=MAX_MAPS_BYTES, proc=proc)
     if _SIGNATURE not in maps:
         return {}
     with memory_of(pid, proc) as read:

@@ -74,7 +74,9 @@ def read_facts(
         if start is None:
             return None
         exe = _read_exe(folder)
-        facts = _read_once(pid, proc, start, exe, ENVIRONMENT_NAMES[environment])
+        facts = _read_once(
+            pid, proc, start=start, exe=exe, variables=ENVIRONMENT_NAMES[environment]
+        )
         end = _read_start(folder)
         if end is None or end.ticks != start.ticks:
             return None
@@ -224,7 +226,7 @@ def _read_exe(folder: str) -> str | None:
 
 
 def _read_command_args(pid: int, proc: Path, limit_bytes: int) -> list[str]:
-    text = read_process_file(pid, "cmdline", MAX_ARGS * MAX_ARG_BYTES, proc)
+    text = read_process_file(pid, "cmdline", limit_bytes=MAX_ARGS * MAX_ARG_BYTES, proc=proc)
     # Programs that write a title over their arguments leave trailing NULs.
     args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
     kept: list[str] = []
@@ -241,7 +243,7 @@ def _read_command_args(pid: int, proc: Path, limit_bytes: int) -> list[str]:
 def _read_environment(pid: int, proc: Path, variables: tuple[str, ...]) -> dict[str, str]:
     if not variables:
         return {}
-    block = b"\0" + read_process_file(pid, "environ", MAX_ENVIRONMENT_BYTES, proc)
+    block = b"\0" + read_process_file(pid, "environ", limit_bytes=MAX_ENVIRONMENT_BYTES, proc=proc)
     found: dict[str, str] = {}
     for name in variables:
         _, present, rest = block.partition(b"\0" + name.encode() + b"=")

@@ -82,7 +82,7 @@ class _Memory:
             self._refuse(pid)
             return b""
         try:
-            return read_memory(pid, uid, address, size_bytes)
+            return read_memory(pid, uid, address=address, size_bytes=size_bytes)
         except LateError:
             self._refuse(pid)
             return b""
@@ -112,7 +112,9 @@ def memory_of(pid: int, proc: Path = _PROC) -> Iterator[Callable[[int, int], byt
     uid = user_of(pid).uid
     if proc == _PROC and not is_trusted(uid):
         answering = _Answering(pid)
-        yield lambda address, size_bytes: _memory.read(pid, uid, address, size_bytes, answering)
+        yield lambda address, size_bytes: _memory.read(
+            pid, uid, address=address, size_bytes=size_bytes, answering=answering
+        )
         return
     try:
         fd = os.open(proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)

@@ -112,7 +112,7 @@ def open_in_root(root: str, path: str, user: User, pid: int, *, follow: bool = T
         ServedError: The path leads to a file system that a user serves.
         OSError: The file does not exist, is not a regular file, or not readable.
     """
-    walk = _Walk(root, path, user, pid)
+    walk = _Walk(root, path, user=user, pid=pid)
     try:
         place, status = walk.find(follow=follow)
     finally:

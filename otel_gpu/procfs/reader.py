@@ -258,7 +258,7 @@ def read_process_file(pid: int, name: str, limit_bytes: int, proc: Path = _PROC)
         return read_file(f"{proc}/{pid}/{name}", limit_bytes)
     try:
         what = child.READ_FIRST + child.FILES.index(name)
-        return _reader.ask(pid, uid, what, limit_bytes)[0]
+        return _reader.ask(pid, uid, what=what, first=limit_bytes)[0]
     except OSError:
         return b""
 
@@ -287,7 +287,7 @@ def read_maps(pid: int, descriptor: int, limit_bytes: int) -> bytes:
     uid = file_user(pid)
     if is_trusted(uid):
         return read_descriptor(descriptor, limit_bytes)
-    return _reader.ask(pid, uid, child.READ_OPEN, limit_bytes, given=descriptor)[0]
+    return _reader.ask(pid, uid, what=child.READ_OPEN, first=limit_bytes, given=descriptor)[0]
 
 
 def open_mapping(pid: int, start: int, end: int) -> int:
@@ -301,7 +301,7 @@ def open_mapping(pid: int, start: int, end: int) -> int:
     if is_trusted(uid):
         link = f"/proc/{pid}/map_files/{start:x}-{end:x}"
         return os.open(link, os.O_PATH | os.O_CLOEXEC)
-    return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPPING, start, end))
+    return _descriptor(_reader.ask(pid, uid, what=child.OPEN_MAPPING, first=start, second=end))
 
 
 def open_name(pid: int, folder: int, name: str) -> int:
@@ -343,7 +343,7 @@ def read_memory(pid: int, uid: int, address: int, size_bytes: int) -> bytes:
     if size_bytes > _MAX_MEMORY_BYTES or not 0 <= address < 1 << 64:
         return b""
     try:
-        return _reader.ask(pid, uid, child.READ_MEMORY, address, size_bytes)[0]
+        return _reader.ask(pid, uid, what=child.READ_MEMORY, first=address, second=size_bytes)[0]
     except LateError:
         raise
     except OSError:

@@ -227,7 +227,16 @@ class Mappings:
         else:
             bias = start - address
         file = file if file.inode else FileId(0, 0)
-        known = Mapping(start, end, file_offset, path, elf, bias, self.pid, file)
+        known = Mapping(
+            start=start,
+            end=end,
+            file_offset=file_offset,
+            path=path,
+            elf=elf,
+            bias=bias,
+            pid=self.pid,
+            file=file,
+        )
         self._known[mapped] = known
         return known
 

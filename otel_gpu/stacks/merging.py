@@ -110,7 +110,7 @@ def merge(
         loop.start: (loop, run) for loop, run in zip(loops[skipped:], runs, strict=False)
     }
     rest = [frame for run in runs[len(loops) :] for frame in run]
-    rest_at = _place_rest(native, frames, loops, modules) if rest else len(frames)
+    rest_at = _place_rest(native, frames, loops=loops, modules=modules) if rest else len(frames)
 
     merged = [] if call is None else [call]
     end = 0  # of the last loop

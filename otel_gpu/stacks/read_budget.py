@@ -77,7 +77,7 @@ class FileWork:
         """
         uid = self._user(pid)
         if not self._allows(pid, uid):
-            self._note(pid, uid, path, _USED_UP)
+            self._note(pid, uid, path=path, reason=_USED_UP)
             raise NotReadError(f"the read budget of process {pid} or of user {uid} is used up")
         begun_s, read_bytes = self._clock(), elf_file.read_bytes()
         try:
@@ -98,7 +98,7 @@ class FileWork:
 
     def refuse(self, pid: int, path: str, error: ServedError) -> None:
         """Count a file that a process names and that is not opened."""
-        self._note(pid, self._user(pid), path, str(error))
+        self._note(pid, uid=self._user(pid), path=path, reason=str(error))
 
     def _note(self, pid: int, uid: int, path: str, reason: str) -> None:
         if (pid, path) not in self._lost:

@@ -137,19 +137,21 @@ class Resolver:
             len(words),
         )
         frame_pointer = sample.registers.frame_pointer
-        known = self._walks.find(key, words, frame_pointer, ktime_ns)
+        known = self._walks.find(key, words, frame_pointer=frame_pointer, ktime_ns=ktime_ns)
         sent = self._sent.use(known) if known is not None else None
         if sent is not None:
             return sent._replace(walked=False)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        native = self._unwinder.unwind(
+            sample.registers, sample.stack, find=process.find, returns=returns
+        )
         frames = [
             self._native_frame(process, address - 1 if position or api != NO_API else address)[0]
             for position, address in enumerate(native.addresses)
         ]
         native, frames = _without_preload(native, frames)
         python = self._python_stack(sample)
-        merged = merge(native, frames, python, _call_frame(process, api))
+        merged = merge(native, frames, python=python, call=_call_frame(process, api))
         if all(frame.function for frame in python.frames):
             # Otherwise a code object is unknown so far.
             ends_ktime_ns = _end_of(frames, ktime_ns)
@@ -158,8 +160,8 @@ class Resolver:
             self._walks.keep(
                 key,
                 words,
-                native.words,
-                merged.identity,
+                positions=native.words,
+                stack=merged.identity,
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
                 ends_ktime_ns=ends_ktime_ns,
             )
@@ -206,11 +208,13 @@ class Resolver:
         find, generation = process.find, process.generation
         if sample.returns:
             returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-            native = self._unwinder.unwind(sample.registers, sample.stack, find, returns)
+            native = self._unwinder.unwind(
+                sample.registers, sample.stack, find=find, returns=returns
+            )
             return native, self._functions_at(process, native.addresses, ktime_ns)
         suffixes = self._suffixes.of(generation)
         native, suffix, new = self._unwinder.unwind_to(
-            suffixes, sample.registers, sample.stack, find
+            suffixes, sample.registers, stack=sample.stack, find=find
         )
         # More mappings can have become known since.
         if process.generation == generation:
@@ -252,7 +256,9 @@ class Resolver:
         """Return the open functions of CUDA libraries of a thread."""
         process = self._processes.get(sample.program)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        native = self._unwinder.unwind(
+            sample.registers, sample.stack, find=process.find, returns=returns
+        )
         found = []
         # The caller's stack pointer after the return is the one before the call.
         after = [*native.stack_pointers[1:], 0] if native.stack_pointers else []
@@ -274,7 +280,9 @@ class Resolver:
         """
         process = self._processes.get(sample.program)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        native = self._unwinder.unwind(
+            sample.registers, sample.stack, find=process.find, returns=returns
+        )
         chain = sample.frame_pointer_chain()
         inner, outer = native.addresses[1 : 1 + len(chain)], native.addresses[1 + len(chain) :]
         if not native.complete or inner != chain or len(outer) > _MAX_BEGINNINGS:
@@ -335,7 +343,12 @@ class Resolver:
             if not is_open:
                 entries.append(len(frames) - 1)
                 places.append(0)
-        return PythonStack(tuple(frames), tuple(entries), sample.python_status, tuple(places))
+        return PythonStack(
+            frames=tuple(frames),
+            entries=tuple(entries),
+            status=sample.python_status,
+            places=tuple(places),
+        )
 
 
 def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:

@@ -52,10 +52,16 @@ class Sample:
         self.registers = Registers._make(_REGISTERS(values))
         self.python_status: int = status
         frames_end = _FIXED.size + _array_bytes(
-            frames, wire.MAX_PYTHON_FRAMES, wire.PYTHON_FRAME, len(record) - _FIXED.size
+            frames,
+            limit=wire.MAX_PYTHON_FRAMES,
+            element=wire.PYTHON_FRAME,
+            available_bytes=len(record) - _FIXED.size,
         )
         returns_end = frames_end + _array_bytes(
-            returns, wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
+            returns,
+            limit=wire.MAX_RETURNS,
+            element=wire.SAVED_RETURN,
+            available_bytes=len(record) - frames_end,
         )
         self.python_frames = record[_FIXED.size : frames_end]
         self.returns = record[frames_end:returns_end]

@@ -98,7 +98,10 @@ class UserStacks:
         self._codes = CodeObjects()
         self._symbols = symbols or Symbols(work=work)
         self._resolver = Resolver(
-            self.processes, self._codes, unwinder or Unwinder(work=work), self._symbols
+            self.processes,
+            self._codes,
+            unwinder=unwinder or Unwinder(work=work),
+            symbols=self._symbols,
         )
         self.kernels = LaunchedKernels(self.processes, self._symbols)
         # By thread and token; for a wait that was referenced already, its stack.

@@ -220,7 +220,7 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
         for thread_id, frame in memory.threads():
             if thread_id and frame:
                 try:
-                    if _has_sound_frames(memory, read, thread_id, frame):
+                    if _has_sound_frames(memory, read, thread_id=thread_id, frame=frame):
                         return LayoutCheck("good")
                 except ValueError as error:
                     failures.append(str(error))

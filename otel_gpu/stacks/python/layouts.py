@@ -124,7 +124,7 @@ def layout_of(version_hex: int, runtime: bytes) -> InterpreterLayout:
     places = {field: columns[version - _FIRST] for field, columns in _FIELDS.items()}
     if version < _FIRST_WITH_OFFSETS:
         return _complete(version, places)
-    return _complete(version, _read_offsets(version_hex, name, runtime, places))
+    return _complete(version, _read_offsets(version_hex, name, runtime=runtime, places=places))
 
 
 def _read_offsets(

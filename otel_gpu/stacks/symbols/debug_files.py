@@ -42,7 +42,7 @@ def symbol_sources(
     own = symbol_source(elf, ".symtab", separate=False)
     if own is not None:
         return [own]
-    for debug_file in _debug_files(elf, pid, path, work or FileWork()):
+    for debug_file in _debug_files(elf, pid, path=path, work=work or FileWork()):
         source = symbol_source(debug_file, ".symtab", separate=True)
         if source is not None:
             return [source]
@@ -61,7 +61,7 @@ def _debug_files(elf: ElfImage, pid: int, path: str, work: FileWork) -> Iterator
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         place = f"{_FOLDER}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
-            found = _open(root, place, reader, pid, work)
+            found = _open(root, path=place, reader=reader, pid=pid, work=work)
             if found is not None and found.owner in owners and found.build_id == build_id:
                 yield found
     link = _section(elf, ".gnu_debuglink", _MAX_LINK_BYTES)
@@ -77,14 +77,14 @@ def _debug_files(elf: ElfImage, pid: int, path: str, work: FileWork) -> Iterator
         near = (f"{folder}/{file}", f"{folder}/.debug/{file}", f"{_FOLDER}{folder}/{file}")
         places = [(roots[0], place) for place in near] + places
     for root, place in places:
-        found = _open(root, place, reader, pid, work)
+        found = _open(root, path=place, reader=reader, pid=pid, work=work)
         if found is not None and found.owner in owners and _belongs(found, elf, checksum):
             yield found
 
 
 def _open(root: str, path: str, reader: User, pid: int, work: FileWork) -> ElfImage | None:
     try:
-        return ElfImage(open_in_root(root, path, reader, pid))
+        return ElfImage(open_in_root(root, path, user=reader, pid=pid))
     except ServedError as error:
         work.refuse(pid, path, error)
     except (OSError, ValueError):

@@ -238,7 +238,15 @@ class ElfImage:
             kind, flags, offset, address, _, in_file, in_memory, alignment = header
             if kind == _LOAD:
                 executable = bool(flags & _EXECUTABLE)
-                segments.append(LoadSegment(address, offset, in_file, in_memory, executable))
+                segments.append(
+                    LoadSegment(
+                        address,
+                        offset,
+                        file_bytes=in_file,
+                        memory_bytes=in_memory,
+                        executable=executable,
+                    )
+                )
             elif kind == _NOTES:
                 notes.append((offset, in_file))
             elif kind == _THREAD_STORAGE:
@@ -258,7 +266,15 @@ class ElfImage:
             _, _, _, _, offset, size, *_ = headers[names_number]
             names = self.read_file(offset, min(size, _MAX_NAMES_BYTES))
         self.sections = [
-            Section(_text(names, name), kind, flags, address, offset, size, link)
+            Section(
+                name=_text(names, name),
+                kind=kind,
+                flags=flags,
+                address=address,
+                file_offset=offset,
+                size_bytes=size,
+                link=link,
+            )
             for name, kind, flags, address, offset, size, link, *_ in headers
         ]
 

@@ -129,7 +129,7 @@ class Symbols:
         return table
 
     def _read_table(self, mapping: Mapping, elf: ElfImage) -> SymbolTable:
-        sources = symbol_sources(elf, mapping.pid, mapping.path, self._work)
+        sources = symbol_sources(elf, mapping.pid, path=mapping.path, work=self._work)
         build_id = elf.build_id
         if build_id is None or sum(source.symbols for source in sources) <= _CACHED_KEYS:
             return SymbolTable(elf, sources)

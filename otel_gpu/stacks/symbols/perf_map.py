@@ -93,7 +93,7 @@ class PerfMap:
         path = f"{_FOLDER}/perf-{inner_pid}.map"
         root, reader = f"/proc/{self._pid}/root", user_of(self._pid)
         try:
-            fd = open_in_root(root, path, reader, self._pid, follow=False)
+            fd = open_in_root(root, path, user=reader, pid=self._pid, follow=False)
             try:
                 self._read_file(fd, user, started_ns)
             finally:

@@ -85,7 +85,7 @@ class SymbolCache:
         if not is_named or not 0 < len(keys) <= _MAX_KEYS:
             return
         content = memoryview(keys).cast("B")  # type: ignore[arg-type]
-        header = _header(build_id, sources, zlib.crc32(content), len(keys))
+        header = _header(build_id, sources, checksum=zlib.crc32(content), count=len(keys))
         with contextlib.suppress(OSError, ValueError):
             if self._folder is not None:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -129,7 +129,10 @@ def _mapped_keys(fd: int, build_id: str, sources: Sequence[SymbolSource]) -> Seq
     if len(header) < _HEADER.size:
         return None
     _, _, checksum, count, *_ = _HEADER.unpack(header)
-    if header != _header(build_id, sources, checksum, count) or not 0 < count <= _MAX_KEYS:
+    if (
+        header != _header(build_id, sources, checksum=checksum, count=count)
+        or not 0 < count <= _MAX_KEYS
+    ):
         return None
     end = _HEADER.size + count * _KEY_BYTES
     if status.st_size != end:

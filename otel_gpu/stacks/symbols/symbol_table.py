@@ -81,7 +81,13 @@ def symbol_source(elf: ElfImage, section: str, *, separate: bool) -> SymbolSourc
     if count <= 1:  # The first is always empty.
         return None
     file = elf if separate else None
-    return SymbolSource(file, symbols.file_offset, count, names.file_offset, names.size_bytes)
+    return SymbolSource(
+        elf=file,
+        symbols_at=symbols.file_offset,
+        symbols=count,
+        names_at=names.file_offset,
+        names_bytes=names.size_bytes,
+    )
 
 
 class SymbolTable:
@@ -154,7 +160,16 @@ class SymbolTable:
                 name, info, _, section, value, size = _SYMBOL.unpack(entry)
                 is_there = value - self._base == self.keys[index] >> _NUMBER_BITS
                 if is_there and info & _TYPE_MASK in _FUNCTIONS:
-                    found.append(_Candidate(source, name, info, section, value, size))
+                    found.append(
+                        _Candidate(
+                            source=source,
+                            name=name,
+                            info=info,
+                            section=section,
+                            value=value,
+                            size=size,
+                        )
+                    )
         return found
 
     def _holders(

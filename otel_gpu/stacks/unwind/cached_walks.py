@@ -83,7 +83,17 @@ class Walks:
         read = _reader(positions)
         walks = self._walks.setdefault(key, [])
         self._walks.move_to_end(key)
-        walks.insert(0, _Walk(read, read(words), longest, frame_pointer, stack, ends_ktime_ns))
+        walks.insert(
+            0,
+            _Walk(
+                read=read,
+                values=read(words),
+                longest=longest,
+                frame_pointer=frame_pointer,
+                stack=stack,
+                ends_ktime_ns=ends_ktime_ns,
+            ),
+        )
         self._count += 1 - len(walks[_FEW:])
         del walks[_FEW:]
         while self._count > self._limit:

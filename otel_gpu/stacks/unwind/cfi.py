@@ -127,14 +127,14 @@ class CallFrames:
         # the CIE is.
         cie = self._cie(entry + 4 - distance)
         encoding = cie.pointer_encoding
-        start, at = _pointer(data, 4, encoding, entry + 4)
-        size_bytes, at = _pointer(data, at, encoding & _FORMAT_MASK, 0)
+        start, at = _pointer(data, at=4, encoding=encoding, base=entry + 4)
+        size_bytes, at = _pointer(data, at, encoding=encoding & _FORMAT_MASK, base=0)
         if not start <= address < start + size_bytes:
             return None
         if cie.has_augmentation:
             skipped, at = uleb128(data, at)
             at += skipped
-        return row_at(cie, data[at:], start, start + size_bytes, address)
+        return row_at(cie, program=data[at:], start=start, end=start + size_bytes, address=address)
 
     def _entry(self, address: int) -> bytes:
         # With its length, without it in what is returned.

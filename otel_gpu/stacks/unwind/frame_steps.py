@@ -45,8 +45,22 @@ class Architecture(NamedTuple):
     record_is_at_top: bool
 
 
-X86_64: Final = Architecture(62, 7, 6, 16, _WORD, record_is_at_top=True)
-AARCH64: Final = Architecture(183, 31, 29, 30, (1 << 48) - 1, record_is_at_top=False)
+X86_64: Final = Architecture(
+    machine=62,
+    stack_pointer=7,
+    frame_pointer=6,
+    return_address=16,
+    address_mask=_WORD,
+    record_is_at_top=True,
+)
+AARCH64: Final = Architecture(
+    machine=183,
+    stack_pointer=31,
+    frame_pointer=29,
+    return_address=30,
+    address_mask=(1 << 48) - 1,
+    record_is_at_top=False,
+)
 
 
 class StackCopy:

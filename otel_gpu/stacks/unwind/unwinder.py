@@ -103,7 +103,7 @@ class Unwinder:
         replaced, by their address on the stack.
         """
         self._rules.begin()
-        copy = StackCopy(registers.stack_pointer, stack, find, returns)
+        copy = StackCopy(origin=registers.stack_pointer, content=stack, find=find, returns=returns)
         return _Walk(self._architecture, self._rules, copy).run(registers)
 
     def unwind_to(
@@ -120,8 +120,8 @@ class Unwinder:
         result depends on more than the ``words`` of the stack.
         """
         self._rules.begin()
-        copy = StackCopy(registers.stack_pointer, stack, find, {})
-        walk = _Walk(self._architecture, self._rules, copy, suffixes)
+        copy = StackCopy(origin=registers.stack_pointer, content=stack, find=find, returns={})
+        walk = _Walk(self._architecture, self._rules, stack=copy, suffixes=suffixes)
         found = walk.run(registers)
         new = (
             () if walk.suffix or not found.complete else tuple(self._suffixes_of(walk, found, copy))
@@ -140,11 +140,21 @@ class Unwinder:
         ):
             words = copy.words[(stack_pointer - copy.origin) >> 3 :]
             part = _Walk(
-                self._architecture, self._rules, StackCopy(stack_pointer, words, copy.find, {})
+                self._architecture,
+                self._rules,
+                StackCopy(origin=stack_pointer, content=words, find=copy.find, returns={}),
             )
             rest = part.run(Registers(address, stack_pointer, frame_pointer), is_caller=True)
             if rest.complete and part.is_plain:
-                yield address - 1, CachedSuffix(rest, words, stack_pointer, frame_pointer)
+                yield (
+                    address - 1,
+                    CachedSuffix(
+                        walk=rest,
+                        words=words,
+                        stack_pointer=stack_pointer,
+                        frame_pointer=frame_pointer,
+                    ),
+                )
 
 
 class _Walk:
@@ -188,12 +198,12 @@ class _Walk:
         elif len(addresses) == 1 and not self._is_complete:
             method = UnwindMethod.NONE
         return NativeStack(
-            tuple(addresses),
-            self._is_complete,
-            method,
-            tuple(self._stack.used),
-            self._uses_frame_pointer,
-            tuple(self._stack_pointers) if self._knows_stack_pointers else (),
+            addresses=tuple(addresses),
+            complete=self._is_complete,
+            method=method,
+            words=tuple(self._stack.used),
+            uses_frame_pointer=self._uses_frame_pointer,
+            stack_pointers=tuple(self._stack_pointers) if self._knows_stack_pointers else (),
         )
 
     def _returned(self, registers: Registers) -> Registers:

@@ -688,7 +688,7 @@ def test_a_chain_of_frame_pointers_tells_stacks_apart_if_it_is_all_of_one(
     """All that is behind it may be of the C library, and one function of the program before all."""
     words = (STACK_POINTER + 16, ABS, 0, GETPID)
     place = (1, STACK_POINTER, STACK_POINTER, 0)
-    told.walker.unwind = lambda *_: NativeStack(addresses, complete, "eh_frame")
+    told.walker.unwind = lambda *_, **_named: NativeStack(addresses, complete, "eh_frame")
     told.take(of_libc(words=words, place=place, status=wire.PYTHON_NO_THREAD))
     told.take(of_libc(token=1_001, words=words, place=place, status=wire.PYTHON_COMPLETE))
 
