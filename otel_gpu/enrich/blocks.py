@@ -69,13 +69,29 @@ def split_reading(event: Memory | Holders) -> Iterator[BlocksRead]:
     if isinstance(event, Memory):
         for key, totals in event.totals:
             program_ktime_ns, pid, device = key
-            yield BlocksRead(event.ktime_ns, program_ktime_ns, pid, "", device, totals, ())
+            yield BlocksRead(
+                ktime_ns=event.ktime_ns,
+                program_ktime_ns=program_ktime_ns,
+                pid=pid,
+                comm="",
+                device=device,
+                totals=totals,
+                holders=(),
+            )
         return
     by_device: dict[tuple[int, int, int], list[tuple[int, Holder]]] = {}
     for (program_ktime_ns, stack, pid, device), holder in event.holders:
         by_device.setdefault((program_ktime_ns, pid, device), []).append((stack, holder))
     for (program_ktime_ns, pid, device), holders in by_device.items():
-        yield BlocksRead(event.ktime_ns, program_ktime_ns, pid, "", device, None, tuple(holders))
+        yield BlocksRead(
+            ktime_ns=event.ktime_ns,
+            program_ktime_ns=program_ktime_ns,
+            pid=pid,
+            comm="",
+            device=device,
+            totals=None,
+            holders=tuple(holders),
+        )
 
 
 class Failed(NamedTuple):
@@ -143,4 +159,11 @@ def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:
 
 
 def _failed(event: OutOfMemory, info: MemoryMapFacts | None) -> Failed:
-    return Failed(event.ktime_ns, event.program_ktime_ns, event.pid, event.comm, event, info)
+    return Failed(
+        ktime_ns=event.ktime_ns,
+        program_ktime_ns=event.program_ktime_ns,
+        pid=event.pid,
+        comm=event.comm,
+        event=event,
+        map=info,
+    )

@@ -21,5 +21,10 @@ def split_communicators(event: Communicators) -> Iterator[CommunicatorRead]:
     """Yield the reading of each communicator; the handle has its generation."""
     for (program_ktime_ns, handle, pid, generation), communicator in event.readings:
         yield CommunicatorRead(
-            event.ktime_ns, program_ktime_ns, pid, "", (handle, generation), communicator
+            ktime_ns=event.ktime_ns,
+            program_ktime_ns=program_ktime_ns,
+            pid=pid,
+            comm="",
+            handle=(handle, generation),
+            communicator=communicator,
         )

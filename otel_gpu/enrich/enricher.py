@@ -264,7 +264,9 @@ class Enricher:
 
     def _learn_process(self, event: ProcessSeen) -> None:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
-        self._processes.learn_facts(event.pid, event.program_ktime_ns, event.ktime_ns, event.facts)
+        self._processes.learn_facts(
+            event.pid, event.program_ktime_ns, ktime_ns=event.ktime_ns, body=event.facts
+        )
         self._release((event.pid, event.program_ktime_ns))
 
     def _enrich_exec(self, event: Exec) -> ExitActivity:
@@ -274,7 +276,11 @@ class Enricher:
         self._times.forget((event.pid, event.old_program_ktime_ns))
         self._roles.forget(event.pid, event.pid)
         self._processes.learn_exec(
-            event.pid, event.program_ktime_ns, event.old_program_ktime_ns, event.path, event.comm
+            event.pid,
+            event.program_ktime_ns,
+            old_program_ktime_ns=event.old_program_ktime_ns,
+            path=event.path,
+            comm=event.comm,
         )
         return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0, is_replaced=True)
 
@@ -322,7 +328,13 @@ class Enricher:
             return None
         activity = self._resolver.stall(event, process)
         if activity.stack is not None:
-            role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, activity.stack)
+            role = self._roles.learn(
+                event.pid,
+                event.tid,
+                comm=event.comm,
+                process_comm=process.comm,
+                stack=activity.stack,
+            )
             if role:
                 who = Who(event.pid, event.tid, event.comm, function=role)
                 self._ready.append(self._describe(event.end_ktime_ns, who))
@@ -376,7 +388,7 @@ class Enricher:
     def _enrich_exit(self, event: Exit) -> ExitActivity:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
         program = self._processes.learn_exit(
-            event.pid, event.program_ktime_ns, event.ktime_ns, event.comm
+            event.pid, event.program_ktime_ns, ktime_ns=event.ktime_ns, comm=event.comm
         )
         self._release((event.pid, event.program_ktime_ns))
         self._times.forget((event.pid, event.program_ktime_ns))
@@ -390,7 +402,9 @@ class Enricher:
             program = (key.pid, key.program_ktime_ns)
             process = self._processes.find(*program, "")
             if self._must_wait(program):
-                self._pending.hold_series(program, key, aggregate, event.ktime_ns)
+                self._pending.hold_series(
+                    program, key, aggregate=aggregate, ktime_ns=event.ktime_ns
+                )
                 self._release_excess()
             else:
                 series.append(self._resolver.series(process, key, aggregate))

@@ -124,7 +124,7 @@ class SpanIds:
         """
         return (
             self._trace(event, event.root_start_ktime_ns),
-            self._span(event, event.start_ktime_ns, _FORK, event.child_pid),
+            self._span(event, event.start_ktime_ns, kind=_FORK, other=event.child_pid),
             self._parent(event, event.call_start_ktime_ns)
             or self._outside(event, event.start_ktime_ns),
         )
@@ -133,7 +133,7 @@ class SpanIds:
         """Return the ids of one reading of an open call; its parent is that call."""
         return (
             self._trace(event, event.root_start_ktime_ns),
-            self._span(event, event.start_ktime_ns, _OPEN, event.ktime_ns),
+            self._span(event, event.start_ktime_ns, kind=_OPEN, other=event.ktime_ns),
             self._parent(event, event.start_ktime_ns),
         )
 
@@ -149,7 +149,7 @@ class SpanIds:
     def of_device_fault(self, event: DeviceFault) -> _Ids:
         """Return the ids of an error of a device, which is a root."""
         # Several can have one time, so the XID is in the id.
-        span_id = self._span(event, event.ktime_ns, _DEVICE_FAULT, event.xid)
+        span_id = self._span(event, event.ktime_ns, kind=_DEVICE_FAULT, other=event.xid)
         return self._trace_of(event, event.ktime_ns), span_id, b""
 
     def of_step(self, event: Step) -> _Ids:

@@ -211,10 +211,10 @@ def _patterns() -> Sequence[_Pattern]:
     return tuple(
         _Pattern(
             row,
-            re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
-            re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
+            files=re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
+            modules=re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
             # A compiler can split a function in parts.
-            re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
+            functions=re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
         )
         for row in KNOWN_WORK
     )

@@ -105,7 +105,7 @@ class NameResolver:
     def learn_device(self, event: Device) -> None:
         """Keep what a process learned of one of its devices."""
         program = (event.pid, event.program_ktime_ns)
-        self.devices.learn(program, event.device, event.uuid, event.name)
+        self.devices.learn(program, index=event.device, uuid=event.uuid, name=event.name)
 
     def dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
         """Return a maker of activities that have only a time and the event's body."""
@@ -252,12 +252,12 @@ class NameResolver:
         """Return what an allocator holds, and where that was allocated."""
         program = event.pid, event.program_ktime_ns
         return BlocksActivity(
-            self.clock.to_unix_ns(event.ktime_ns),
-            process,
-            event.device,
-            self.devices.find(program, event.device),
-            event.totals,
-            tuple(
+            unix_ns=self.clock.to_unix_ns(event.ktime_ns),
+            process=process,
+            number=event.device,
+            device=self.devices.find(program, event.device),
+            totals=event.totals,
+            holders=tuple(
                 (key, holder, self.block_stacks.find(program, key)) for key, holder in event.holders
             ),
         )
@@ -267,14 +267,14 @@ class NameResolver:
         communicator, date = event.communicator, self.clock.to_unix_ns
         completed_ktime_ns = communicator.completed_ktime_ns
         return CommunicatorActivity(
-            date(event.ktime_ns),
-            process,
-            event.handle,
-            self.devices.find((event.pid, event.program_ktime_ns), communicator.device),
-            communicator,
-            tuple(date(one.called_ktime_ns) for one in communicator.recent),
-            date(completed_ktime_ns) if completed_ktime_ns else 0,
-            tuple(self.stacks.find(one.stack) for one in communicator.recent),
+            unix_ns=date(event.ktime_ns),
+            process=process,
+            handle=event.handle,
+            device=self.devices.find((event.pid, event.program_ktime_ns), communicator.device),
+            communicator=communicator,
+            recent_unix_ns=tuple(date(one.called_ktime_ns) for one in communicator.recent),
+            completed_unix_ns=date(completed_ktime_ns) if completed_ktime_ns else 0,
+            stacks=tuple(self.stacks.find(one.stack) for one in communicator.recent),
         )
 
     def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:

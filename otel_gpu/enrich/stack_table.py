@@ -63,7 +63,12 @@ class StackTable:
         """Add a stack; an earlier one with its id is replaced."""
         frames = tuple(self._intern(frame) for frame in event.frames)
         stack = CallStack(
-            event.stack, frames, event.complete, event.native, event.python, find_place(frames)
+            id=event.stack,
+            frames=frames,
+            complete=event.complete,
+            native=event.native,
+            python=event.python,
+            place=find_place(frames),
         )
         self._stacks[event.stack] = _Known(stack, find_user_rules(frames))
         if self._characters > _MAX_CHARACTERS:

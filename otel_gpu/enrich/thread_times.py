@@ -38,7 +38,9 @@ def _name_of(one: Culprit | None) -> Culprit | None:
     return one and one._replace(pid=0, tid=0)
 
 
-NO_WAIT = Wait(0, None, None, wire.STATE_NONE, WaitReason.NONE, None)
+NO_WAIT = Wait(
+    api=0, who=None, end=None, end_state=wire.STATE_NONE, end_reason=WaitReason.NONE, resource=None
+)
 """Nothing is known but the time."""
 
 

@@ -197,7 +197,14 @@ class TimeAccounts:
             )
         who = Culprit(key.who_pid, key.who_tid, entry.who_comm) if key.who_pid else None
         end = Culprit(key.end_pid, key.end_tid, entry.end_comm) if key.end_pid else None
-        wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
+        wait = Wait(
+            api=key.api,
+            who=who,
+            end=end,
+            end_state=key.end_state,
+            end_reason=end_reason,
+            resource=resource,
+        )
         if key.is_folded == wire.FOLDED_BY_NAME:
             wait = wait.by_name()
         # Readers that keep a reading keep these, too, and a reading has all of a process.

@@ -77,12 +77,16 @@ def aggregates_records(ktime_ns: int, series: Iterable[Entry]) -> Iterator[bytes
 
 def aggregates_record(ktime_ns: int, series: Sequence[Entry]) -> bytes:
     """Build one record of at most ``MAX_SERIES_PER_RECORD`` series."""
-    return _entries_record(wire.RECORD_AGGREGATES, wire.AGGREGATES_RECORD, ktime_ns, series)
+    return _entries_record(
+        wire.RECORD_AGGREGATES, layout=wire.AGGREGATES_RECORD, ktime_ns=ktime_ns, entries=series
+    )
 
 
 def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     """Build a record of time entries: keys and values as they are in the kernel's map."""
-    return _entries_record(wire.RECORD_TIMES, wire.TIMES_RECORD, ktime_ns, entries)
+    return _entries_record(
+        wire.RECORD_TIMES, layout=wire.TIMES_RECORD, ktime_ns=ktime_ns, entries=entries
+    )
 
 
 def memory_records(
@@ -91,7 +95,7 @@ def memory_records(
     """Build records of at most ``most`` keys and values each, as they are in the kernel's map."""
     for start in range(0, len(entries), most):
         some = entries[start : start + most]
-        yield _entries_record(kind, wire.MEMORY_RECORD, ktime_ns, some)
+        yield _entries_record(kind, layout=wire.MEMORY_RECORD, ktime_ns=ktime_ns, entries=some)
 
 
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:

@@ -311,10 +311,14 @@ _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_THREAD_CONTEXT: _plain(events.ThreadContext, wire.THREAD_CONTEXT_RECORD),
     wire.RECORD_STEP: lambda record: step_of(_unpack(wire.STEP_RECORD, record)),
     wire.RECORD_RANGE: lambda record: range_of(_unpack(wire.RANGE_RECORD, record)),
-    wire.RECORD_MEMORY: _decode_entries(Memory, DeviceKey, _clipped(MemoryTotals), _TOTALS_ENTRY),
-    wire.RECORD_HOLDERS: _decode_entries(Holders, HolderKey, _clipped(Holder), _HOLDERS_ENTRY),
+    wire.RECORD_MEMORY: _decode_entries(
+        Memory, key=DeviceKey, value=_clipped(MemoryTotals), entry=_TOTALS_ENTRY
+    ),
+    wire.RECORD_HOLDERS: _decode_entries(
+        Holders, key=HolderKey, value=_clipped(Holder), entry=_HOLDERS_ENTRY
+    ),
     wire.RECORD_COMMUNICATORS: _decode_entries(
-        Communicators, CommunicatorKey, communicator_of, _COMMUNICATOR_ENTRY
+        Communicators, key=CommunicatorKey, value=communicator_of, entry=_COMMUNICATOR_ENTRY
     ),
     wire.RECORD_BLOCK_STACK: _plain(BlockStack, wire.BLOCK_STACK_RECORD),
     wire.RECORD_OUT_OF_MEMORY: _decode_out_of_memory,

@@ -110,7 +110,7 @@ class Collective(NamedTuple):
     ranks: int
 
 
-UNKNOWN_COLLECTIVE: Final = Collective("", "", -1, 0, 0)
+UNKNOWN_COLLECTIVE: Final = Collective(name="", group="", sequence=-1, size_bytes=0, ranks=0)
 
 
 class Thread(NamedTuple):

@@ -60,12 +60,19 @@ def _decode_stack(record: bytes) -> Stack:
 def _decode_user_stack(record: bytes) -> UserStack:
     ktime_ns, _, _, body = _read(record, bodies.USER_STACK)
     frames = tuple(map(Frame._make, body.frames))
-    return UserStack(ktime_ns, body.stack, frames, body.complete, body.native, body.python)
+    return UserStack(
+        ktime_ns=ktime_ns,
+        stack=body.stack,
+        frames=frames,
+        complete=body.complete,
+        native=body.native,
+        python=body.python,
+    )
 
 
 def _decode_function(record: bytes) -> FunctionSeen:
     ktime_ns, program_ktime_ns, pid, body = _read(record, bodies.FUNCTION)
-    return FunctionSeen(ktime_ns, program_ktime_ns, pid, body.function, body.name)
+    return FunctionSeen(ktime_ns, program_ktime_ns, pid=pid, function=body.function, name=body.name)
 
 
 def _decode_resource(record: bytes) -> ResourceSeen:
@@ -82,22 +89,22 @@ def _decode_memory_map(record: bytes) -> MemoryMap:
     ktime_ns, program_ktime_ns, pid, body = _read(record, bodies.MEMORY_MAP)
     if "device" not in body:
         raise RejectedError(BAD_BODY)
-    return MemoryMap(ktime_ns, program_ktime_ns, pid, body["device"], body)
+    return MemoryMap(ktime_ns, program_ktime_ns, pid=pid, device=body["device"], info=body)
 
 
 def _decode_device_fault(record: bytes) -> DeviceFault:
     ktime_ns, program_ktime_ns, pid, body = _read(record, DEVICE_FAULT)
     return DeviceFault(
-        ktime_ns,
-        program_ktime_ns,
-        pid,
-        body.told_by,
-        body.xid,
-        body.bus_id,
-        body.pid,
-        body.name,
-        body.times,
-        body.message,
+        ktime_ns=ktime_ns,
+        program_ktime_ns=program_ktime_ns,
+        pid=pid,
+        told_by=body.told_by,
+        xid=body.xid,
+        bus_id=body.bus_id,
+        said_pid=body.pid,
+        said_name=body.name,
+        times=body.times,
+        message=body.message,
     )
 
 

@@ -101,7 +101,7 @@ LAYER_NAMES: Mapping[int, str] = {
 def _api(layer: int, number: int, name: str, family: int, **slots: int) -> Api:
     # ``size=1`` sets ``size_slot``.
     named = {slot if slot in Api._fields else f"{slot}_slot": n for slot, n in slots.items()}
-    return Api(number, name, layer, family, **named)
+    return Api(number, name, layer=layer, family=family, **named)
 
 
 _runtime = functools.partial(_api, wire.LAYER_RUNTIME)
@@ -112,7 +112,9 @@ _nccl = functools.partial(_api, wire.LAYER_NCCL, family=wire.FAMILY_COMMUNICATOR
 def _collective(number: int, name: str, operation: int, **slots: int) -> Api:
     # ``size`` is the position of the number of elements.
     called = {"nccl": wire.NCCL_COLLECTIVE, "operation": operation}
-    return _api(wire.LAYER_NCCL, number, name, wire.FAMILY_COLLECTIVE, **called, **slots)
+    return _api(
+        wire.LAYER_NCCL, number, name=name, family=wire.FAMILY_COLLECTIVE, **called, **slots
+    )
 
 
 _verbs = functools.partial(_api, wire.LAYER_VERBS)
@@ -388,4 +390,4 @@ _FIRST_APIS = (
 def unknown_api(number: int) -> Api:
     """Return a stand-in for an API that only a later version has."""
     layer = next(layer for first, layer in _FIRST_APIS if number >= first)
-    return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)
+    return Api(number, name=f"unknown_api_{number}", layer=layer, family=wire.FAMILY_OTHER)

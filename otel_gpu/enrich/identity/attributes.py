@@ -142,7 +142,7 @@ def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[
             comm=facts.comm,
         )[:MAX_CHARACTERS],
         "service.instance.id": reported.get("service.instance.id")
-        or _instance_id(pid, program_ktime_ns, facts, host),
+        or _instance_id(pid, program_ktime_ns, facts=facts, host=host),
     }
     # Recordings of other tools can lack pids.
     if pid >= 0:

@@ -195,7 +195,7 @@ class ProcessTable:
         known = self._programs.get(key)
         if known is not None and key in self._settled:
             return known
-        attributes = describe(pid, program_ktime_ns, facts, self._host)
+        attributes = describe(pid, program_ktime_ns, facts=facts, host=self._host)
         self._facts[key] = facts
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
             # Exporters identify programs by identity, so one without better names stays.

@@ -42,4 +42,6 @@ def traced_process(
     known = {name: value for name, value in attributes.items() if value not in (None, "")}
     # Ranks of several hosts can have the same number.
     program_ktime_ns = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
-    return Program(pid, program_ktime_ns, trace.program, start_unix_ns, known)
+    return Program(
+        pid, program_ktime_ns, comm=trace.program, start_unix_ns=start_unix_ns, attributes=known
+    )

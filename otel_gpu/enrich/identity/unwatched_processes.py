@@ -19,7 +19,7 @@ def who_of_facts(pid: int, body: ProcessFacts) -> Who:
     facts = facts_of(body, 0)
     # Masked when it was captured; a recording can come from elsewhere.
     command = _command(mask_secrets(facts.command_args)) or facts.exe or ""
-    return _who(pid, facts.comm, command, facts.cgroups, facts.owner or "")
+    return _who(pid, facts.comm, command=command, cgroups=facts.cgroups, owner=facts.owner or "")
 
 
 def who_of(process: Program) -> Who:
@@ -29,9 +29,9 @@ def who_of(process: Program) -> Who:
     who = _who(
         process.pid,
         process.comm,
-        command or str(attributes.get("process.executable.path", "")),
-        (str(attributes.get("process.linux.cgroup", "")),),
-        process.user,
+        command=command or str(attributes.get("process.executable.path", "")),
+        cgroups=(str(attributes.get("process.linux.cgroup", "")),),
+        owner=process.user,
     )
     return who._replace(
         container=str(attributes.get("container.id", who.container)),

@@ -46,4 +46,6 @@ class KernelWaits:
 
     def reason(self, kernel_stack: int, system_call: int, flags: int) -> WaitReason:
         """Return why a thread waits there; see ``find_reason``."""
-        return find_reason(self.functions(kernel_stack), system_call, flags, self._machine)
+        return find_reason(
+            self.functions(kernel_stack), system_call, flags=flags, machine=self._machine
+        )
