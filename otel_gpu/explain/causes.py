@@ -358,7 +358,11 @@ class Causes:
             return
         # Samples of work that is known already belong to that.
         is_known = any(interval.kind == CauseKind.HOST_WORK for interval in seen)
-        lines = NO_LINES if is_known else self._samples.of(other.pid, other.tid, start, end)
+        lines = (
+            NO_LINES
+            if is_known
+            else self._samples.of(other.pid, other.tid, start_ktime_ns=start, end_ktime_ns=end)
+        )
         start_unix_ns = start + self._timeline.unix_offset_ns
         times = self._times_of(other, start_unix_ns, end - start)
         for interval in account_intervals(

@@ -124,7 +124,11 @@ class OffCpuSplit:
         if culprit is None or not self._timeline.is_watched(culprit.pid):
             return interval
         # Threads of one process that have the CPU in turn are one hog.
-        return interval._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
+        return interval._replace(
+            lines=self._samples.of(
+                culprit.pid, tid=None, start_ktime_ns=start, end_ktime_ns=end, contexts=EVERYWHERE
+            )
+        )
 
     def _fork_during(self, event: Stall, start: int, end: int) -> CauseInterval | None:
         for fork in self._timeline.forks(event.pid, start, end):

@@ -341,7 +341,7 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
     warm_up_ns = _warm_up_ns(account, {key.api for key in then.series} if then else set())
     if then is None:
         series, times = tuple(account.series.values()), tuple(account.times.values())
-        return Figures(account.process, series, times, warm_up_ns)
+        return Figures(account.process, series, times=times, warm_up_ns=warm_up_ns)
     times_then = moved_by_name(then.times, account.times)
     added = (
         series_since(series, then.series.get(key), middles_ns)
@@ -349,9 +349,9 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
     )
     return Figures(
         account.process,
-        tuple(series for series in added if series is not None),
-        tuple(time_since(time, times_then.get(kind)) for kind, time in account.times.items()),
-        warm_up_ns,
+        series=tuple(series for series in added if series is not None),
+        times=tuple(time_since(time, times_then.get(kind)) for kind, time in account.times.items()),
+        warm_up_ns=warm_up_ns,
     )
 
 

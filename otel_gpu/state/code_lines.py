@@ -147,7 +147,9 @@ class LineSums:
         each.sort(key=lambda line: (-line.weight_ns, -line.samples, line.where))
         work, most_ns = max(self._by_work.items(), key=lambda item: (item[1], item[0]))
         is_clear = 2 * most_ns >= self.weight_ns > 0
-        return CodeLines(self.samples, self.weight_ns, tuple(each), work if is_clear else "")
+        return CodeLines(
+            self.samples, self.weight_ns, each=tuple(each), work=work if is_clear else ""
+        )
 
     def _evict(self) -> None:
         # Half of them at once, so that a line that comes late has its chance.
@@ -158,7 +160,13 @@ class LineSums:
 def _line_of(where: Where, entries: list[tuple[str, _Entry]]) -> Line:
     work, most = max(entries, key=lambda item: (item[1].weight_ns, item[0]))
     samples = sum(entry.samples for _, entry in entries)
-    return Line(where, work, samples, sum(entry.weight_ns for _, entry in entries), most.stack)
+    return Line(
+        where,
+        work,
+        samples=samples,
+        weight_ns=sum(entry.weight_ns for _, entry in entries),
+        stack=most.stack,
+    )
 
 
 def merge(lines: Iterable[CodeLines]) -> CodeLines:

@@ -128,12 +128,16 @@ class Samples:
             contexts: Only samples in these.
         """
         tids = self._tids.get(pid, ()) if tid is None else (tid,)
-        return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, contexts)
+        return self._lines(
+            pid, tids, start_ktime_ns=start_ktime_ns, end_ktime_ns=end_ktime_ns, contexts=contexts
+        )
 
     def of_others(self, pid: int, tid: int, start_ktime_ns: int, end_ktime_ns: int) -> CodeLines:
         """Return the lines of all threads of a process but one, outside CUDA calls."""
         tids = self._tids.get(pid, set()) - {tid}
-        return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, AT_WORK)
+        return self._lines(
+            pid, tids, start_ktime_ns=start_ktime_ns, end_ktime_ns=end_ktime_ns, contexts=AT_WORK
+        )
 
     def _lines(
         self,

@@ -141,8 +141,8 @@ class DeviceStates:
         return Limited(
             reason,
             share,
-            max(reading.value.clock_mhz for reading in readings),
-            max(reading.value.clock_limit_mhz for reading in readings),
+            clock_mhz=max(reading.value.clock_mhz for reading in readings),
+            clock_limit_mhz=max(reading.value.clock_limit_mhz for reading in readings),
         )
 
     def uncorrected(self, uuid: str, start_unix_ns: int, end_unix_ns: int) -> int:
@@ -178,8 +178,10 @@ def _bare(uuid: str) -> str:
 
 def _state_of(gpu: GpuReading) -> DeviceState:
     return DeviceState(
-        {str(reason): limited_ns for reason, limited_ns in gpu.get("limited_ns", {}).items()},
-        gpu.get("errors", {}).get("uncorrected", 0),
-        gpu.get("clock_mhz", 0),
-        gpu.get("clock_limit_mhz", 0),
+        limited_ns={
+            str(reason): limited_ns for reason, limited_ns in gpu.get("limited_ns", {}).items()
+        },
+        uncorrected=gpu.get("errors", {}).get("uncorrected", 0),
+        clock_mhz=gpu.get("clock_mhz", 0),
+        clock_limit_mhz=gpu.get("clock_limit_mhz", 0),
     )

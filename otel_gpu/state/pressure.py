@@ -66,12 +66,12 @@ class PressureState:
             if length_us > 0 and resource in after
         }
         return Load(
-            self._most_load,
-            last.get("cpus", 0),
-            stalled,
-            grown(last.get("swap_in_pages", 0), first.get("swap_in_pages", 0)),
-            grown(last.get("swap_out_pages", 0), first.get("swap_out_pages", 0)),
-            tuple(_throttled(first.get("cgroups", {}), last.get("cgroups", {}))),
+            most_load=self._most_load,
+            cpus=last.get("cpus", 0),
+            stalled=stalled,
+            swapped_in_pages=grown(last.get("swap_in_pages", 0), first.get("swap_in_pages", 0)),
+            swapped_out_pages=grown(last.get("swap_out_pages", 0), first.get("swap_out_pages", 0)),
+            throttled=tuple(_throttled(first.get("cgroups", {}), last.get("cgroups", {}))),
         )
 
 
@@ -84,7 +84,9 @@ def _throttled(
         throttled = grown(after.get("nr_throttled", 0), before.get("nr_throttled", 0))
         periods = grown(after.get("nr_periods", 0), before.get("nr_periods", 0))
         if throttled_ns > 0:
-            yield Throttled(path, throttled_ns, throttled, periods)
+            yield Throttled(
+                cgroup=path, throttled_ns=throttled_ns, throttled_periods=throttled, periods=periods
+            )
 
 
 def _grown_us(before: Mapping[str, float] | None, after: Mapping[str, float]) -> float:

@@ -136,7 +136,7 @@ class ThreadSteps:
         series = self._series.use(key)
         if series is None:
             series = self._series[key] = StepSeries(
-                activity.process, event.tid, event.source, event.kind, event.name
+                activity.process, event.tid, source=event.source, kind=event.kind, name=event.name
             )
         slow = series.judge(activity)
         if self._window.overlaps(activity.end_unix_ns, activity.end_unix_ns):

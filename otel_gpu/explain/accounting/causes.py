@@ -204,7 +204,7 @@ class AccountCauses:
         tid: int = 0,
     ) -> tuple[Evidence, ...]:
         found = self._locations
-        seen = found.find(pid, state, time_ns, by, tid) if found else None
+        seen = found.find(pid, state, time_ns=time_ns, by=by, tid=tid) if found else None
         name = f"account-{pid}-{tid}-{state}-{by}-{self._window[0]}"
         stack = seen.stack if seen else None
         return (Evidence(name, EvidenceKind.ACCOUNT, *self._window, culprit, stack=stack),)

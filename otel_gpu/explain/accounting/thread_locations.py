@@ -46,7 +46,7 @@ class ThreadLocations:
             tid: The thread; 0: all launching threads.
         """
         if state != TimeState.RUN_QUEUE:
-            return self.places.find(pid, state, by, tid)
+            return self.places.find(pid, state, culprit_pid=by, tid=tid)
         # Accounting knows no more of other threads than their waiting time.
         queued = self.places.queued(pid, tid) if tid else self._queued.get(by, {})
         if tid and 2 * sum(queued.values()) < time_ns:

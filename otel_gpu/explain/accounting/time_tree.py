@@ -358,7 +358,7 @@ class _Grower:
             return node._replace(
                 where=lines.first.where, samples=lines.samples, children=below, work=lines.work
             )
-        seen = self._locations.find(pid, place, time_ns, by, tid)
+        seen = self._locations.find(pid, state=place, time_ns=time_ns, by=by, tid=tid)
         frame = seen.stack.place if seen else None
         where = Where(frame.function, frame.file, frame.line) if frame else None
         is_work = place == TimeState.HOST

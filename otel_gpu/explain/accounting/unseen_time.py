@@ -81,7 +81,9 @@ class Unseen:
         left_ns = whole_ns - sum(interval.time_ns for interval in known)
         start_unix_ns = min(interval.evidence.start_unix_ns for interval in group)
         end_unix_ns = max(interval.evidence.end_unix_ns for interval in group)
-        parts = self._waits.during_waits(pid, place, other, start_unix_ns, end_unix_ns)
+        parts = self._waits.during_waits(
+            pid, place, who=other, start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns
+        )
         if left_ns <= 0 or not parts:
             return seen
         start, end = (edge - self._timeline.unix_offset_ns for edge in (start_unix_ns, end_unix_ns))
@@ -95,7 +97,7 @@ class Unseen:
                 time_ns=end - start,
                 kind=EvidenceKind.ACCOUNT,
             )
-            lines = self._samples.of(who.pid, who.tid, start, end)
+            lines = self._samples.of(who.pid, who.tid, start_ktime_ns=start, end_ktime_ns=end)
             found.append(
                 CauseInterval(
                     kind=part.kind,

@@ -116,13 +116,13 @@ class Allocations:
         """Return the windows with calls, up to the end of the last one."""
         return tuple(
             AllocationWindow(
-                start := self.origin_unix_ns + number * self.width_ns,
-                max(start, min(start + self.width_ns, end_unix_ns)),
-                one.calls,
-                one.time_ns // one.calls if one.calls else 0,
-                one.max_ns,
-                one.size_bytes,
-                one.frees,
+                start_unix_ns=(start := self.origin_unix_ns + number * self.width_ns),
+                end_unix_ns=max(start, min(start + self.width_ns, end_unix_ns)),
+                calls=one.calls,
+                mean_ns=one.time_ns // one.calls if one.calls else 0,
+                max_ns=one.max_ns,
+                size_bytes=one.size_bytes,
+                frees=one.frees,
             )
             for number, one in sorted(self._sums.get(name, {}).items())
         )

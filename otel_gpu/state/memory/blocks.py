@@ -233,14 +233,30 @@ class DeviceBlocks:
             if found is not None:
                 size_bytes, blocks = size_bytes + found.size_bytes, blocks + found.blocks  # noqa: PLW2901
             sums[entry.stack.id] = MemoryStack(
-                self.process, self.number, entry.stack, size_bytes, blocks
+                process=self.process,
+                device=self.number,
+                stack=entry.stack,
+                size_bytes=size_bytes,
+                blocks=blocks,
             )
         yield from sums.values()
         whole_bytes, before_bytes = self._whole(by)
         if before_bytes:
-            yield MemoryStack(self.process, self.number, _BEFORE_STACK, before_bytes, 0)
+            yield MemoryStack(
+                process=self.process,
+                device=self.number,
+                stack=_BEFORE_STACK,
+                size_bytes=before_bytes,
+                blocks=0,
+            )
         if (left_bytes := whole_bytes - before_bytes - known_bytes) > 0:
-            yield MemoryStack(self.process, self.number, None, left_bytes, 0)
+            yield MemoryStack(
+                process=self.process,
+                device=self.number,
+                stack=None,
+                size_bytes=left_bytes,
+                blocks=0,
+            )
 
     def holders(self, by: By, *, named: bool = False) -> tuple[LineHolding, ...]:
         """Return what each line holds, the most first; ``named``: only known lines."""

@@ -111,7 +111,14 @@ def _trends(windows: Sequence[_Window]) -> Iterator[Trend]:
         slope, fit = fit_line(times_s, sizes)
         if slope > 0 and fit >= LEAST_FIT:
             grown_bytes = sizes[-1] - sizes[0]
-            yield Trend(place, slope, fit, len(sizes), times_s[-1], grown_bytes)
+            yield Trend(
+                place=place,
+                bytes_per_s=slope,
+                r_squared=fit,
+                readings=len(sizes),
+                span_s=times_s[-1],
+                grown_bytes=grown_bytes,
+            )
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:

@@ -136,7 +136,15 @@ def walk_back(snapshot: MemorySnapshot) -> BlockWalk:
             reserved += sizes_bytes[at]
             peak_reserved = max(peak_reserved, reserved)
         totals[at], reservations[at] = total, reserved
-    return BlockWalk(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
+    return BlockWalk(
+        totals_bytes=totals,
+        reserved_bytes=reservations,
+        peak_bytes=peak,
+        peak_at=peak_at,
+        peak_reserved_bytes=peak_reserved,
+        unmatched=unmatched,
+        is_by_request=is_by_request,
+    )
 
 
 def reading_times(history: BlockWalk) -> list[int]:

@@ -85,7 +85,14 @@ def files_of(holders: Iterable[LineHolding]) -> tuple[FileHolder, ...]:
     rows.sort(key=lambda one: (-one.size_bytes, one.file, one.functions))
     if rest := rows[MAX_FILES:]:
         size_bytes, blocks = sum(one.size_bytes for one in rest), sum(one.blocks for one in rest)
-        rows[MAX_FILES:] = [FileHolder("", (f"({len(rest):,} others)",), size_bytes, blocks)]
+        rows[MAX_FILES:] = [
+            FileHolder(
+                file="",
+                functions=(f"({len(rest):,} others)",),
+                size_bytes=size_bytes,
+                blocks=blocks,
+            )
+        ]
     return tuple(rows)
 
 
@@ -96,9 +103,9 @@ def _file_holder(file: str, members: Sequence[LineHolding]) -> FileHolder:
     named = tuple(name for name, _ in functions.most_common(MAX_NAMED))
     return FileHolder(
         file,
-        named,
-        sum(one.size_bytes for one in members),
-        sum(one.blocks for one in members),
+        functions=named,
+        size_bytes=sum(one.size_bytes for one in members),
+        blocks=sum(one.blocks for one in members),
     )
 
 
@@ -136,7 +143,12 @@ def segment_sizes(segments: Iterable[Segment]) -> Iterator[SegmentSize]:
         if members := found.get(least):
             split = split_of(members)
             yield SegmentSize(
-                least, below, len(members), split.reserved, split.allocated, split.whole_free
+                least_bytes=least,
+                below_bytes=below,
+                segments=len(members),
+                reserved_bytes=split.reserved,
+                live_bytes=split.allocated,
+                whole_free_bytes=split.whole_free,
             )
         below = least
 
@@ -163,8 +175,8 @@ def pinned_holes(
         PinnedHole(
             hole.size_bytes,
             _stuck(hole),
-            segments[hole.segment].size_bytes,
-            holders_of(
+            segment_bytes=segments[hole.segment].size_bytes,
+            holders=holders_of(
                 {at: live[at] for at in _beside(hole, used[hole.segment]) if at in live}, place_of
             ),
         )

@@ -126,15 +126,15 @@ def split_of(segments: Iterable[Segment]) -> Split:
             pooled += hole.whole_bytes if segment.pool != SHARED else 0
             largest = max(largest, hole.size_bytes)
     return Split(
-        reserved,
-        allocated,
-        requested if is_known else None,
-        allocated - requested if is_known else None,
-        pending,
-        free - whole,
-        pooled,
-        whole - pooled,
-        largest,
+        reserved=reserved,
+        allocated=allocated,
+        requested=requested if is_known else None,
+        rounding=allocated - requested if is_known else None,
+        pending=pending,
+        stuck=free - whole,
+        pooled=pooled,
+        whole_free=whole - pooled,
+        largest_hole=largest,
     )
 
 
@@ -144,7 +144,7 @@ def holes_of(segment: Segment, number: int = 0) -> Iterator[Hole]:
     is_unused = not used
     for address, size_bytes in _between(segment, used):
         whole = size_bytes if is_unused else _pages(segment, address, size_bytes)
-        yield Hole(number, address, size_bytes, whole)
+        yield Hole(segment=number, address=address, size_bytes=size_bytes, whole_bytes=whole)
 
 
 def _between(segment: Segment, used: Iterable[Block]) -> Iterator[tuple[int, int]]:

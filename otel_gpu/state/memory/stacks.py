@@ -34,7 +34,13 @@ def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
         counts[number] += 1
     for number, size_bytes in totals.items():
         stack = stack_numbered(snapshot, number)
-        yield MemoryStack(None, snapshot.device, stack, size_bytes, counts[number])
+        yield MemoryStack(
+            process=None,
+            device=snapshot.device,
+            stack=stack,
+            size_bytes=size_bytes,
+            blocks=counts[number],
+        )
 
 
 def unknown_stack(place: Frame) -> CallStack:

@@ -125,7 +125,14 @@ class RankGroup:
         if len(waiting) < len(members) or number > min(one.last.called for one in waiting):
             return Standing(RankState.RUNNING)
         since = max(one.called_at_most_ktime_ns(number) for one in waiting)
-        return Standing(RankState.QUEUED, number, waiting, (), since, asked_by(waiting, number))
+        return Standing(
+            state=RankState.QUEUED,
+            number=number,
+            waiting=waiting,
+            lacking=(),
+            since_ktime_ns=since,
+            signatures=asked_by(waiting, number),
+        )
 
     def change(self) -> None:
         """Note that a member joined, left or ended."""
@@ -166,7 +173,7 @@ class RankGroup:
             for start, end, late, call in self.delays(member, known_from, now):
                 self._count(member, late, round((end - start) * factor))
                 if end < now:
-                    self._close(member, late[0], call, end)
+                    self._close(member, last=late[0], call=call, end_ktime_ns=end)
 
     def _count(self, member: Member, late: tuple[Member, ...], time_ns: int) -> None:
         # The whole duration is known when the last rank comes.

@@ -115,7 +115,7 @@ def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatc
         expected = zip(*(call.receives for _, call in ranks), strict=True)
         rows = zip(ranks, expected, strict=True)
         found = (
-            Unmatched(sender, ranks[at][0], call.sends[at], wanted[at])
+            Unmatched(sender, receiver=ranks[at][0], sent=call.sends[at], expected=wanted[at])
             for (sender, call), wanted in rows
             if call.sends != wanted
             for at in range(size)
@@ -124,7 +124,11 @@ def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatc
         return tuple(islice(found, _MAX_UNMATCHED))
     sent = sum(sum(call.sends) for _, call in ranks)
     wanted_in_all = sum(sum(call.receives) for _, call in ranks)
-    return () if sent == wanted_in_all else (Unmatched(None, None, sent, wanted_in_all),)
+    return (
+        ()
+        if sent == wanted_in_all
+        else (Unmatched(sender=None, receiver=None, sent=sent, expected=wanted_in_all),)
+    )
 
 
 def _odd_of_pairs(unmatched: Sequence[Unmatched]) -> tuple[Member, ...]:
@@ -145,7 +149,12 @@ def absence(members: Sequence[Member]) -> Standing | None:
         return None
     since = min(one.called_at_most_ktime_ns(number) for one in waiting)
     return Standing(
-        RankState.RANK_MISSING, number, waiting, lacking, since, asked_by(waiting, number)
+        state=RankState.RANK_MISSING,
+        number=number,
+        waiting=waiting,
+        lacking=lacking,
+        since_ktime_ns=since,
+        signatures=asked_by(waiting, number),
     )
 
 

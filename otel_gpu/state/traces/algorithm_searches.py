@@ -56,8 +56,8 @@ def find_searches(
     found = [owner for owner, names in ran.items() if len(names) >= KERNELS]
     starts_ns = sorted(host.starts_ns[owner] for owner in found)
     return Searches(
-        len(found),
-        sum(taken_ns[owner] for owner in found),
-        len({(host.names[owner], host.shapes[owner]) for owner in found}),
-        sum(any(step.start_ns <= at < step.end_ns for at in starts_ns) for step in steps),
+        times=len(found),
+        device_ns=sum(taken_ns[owner] for owner in found),
+        shapes=len({(host.names[owner], host.shapes[owner]) for owner in found}),
+        steps=sum(any(step.start_ns <= at < step.end_ns for at in starts_ns) for step in steps),
     )

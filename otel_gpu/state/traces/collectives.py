@@ -84,5 +84,6 @@ def find_waits(ranks: Mapping[int, Mapping[Key, int]]) -> tuple[Waits, ...]:
             matched[rank] += 1
             waited_ns[rank] += ranks[rank][key] - ranks[latest][key]
     return tuple(
-        Waits(rank, matched[rank], waited_ns[rank], last[rank]) for rank in sorted(matched)
+        Waits(rank, matched[rank], waited_ns=waited_ns[rank], last=last[rank])
+        for rank in sorted(matched)
     )

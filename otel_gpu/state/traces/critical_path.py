@@ -81,7 +81,14 @@ def find_critical_path(
     end_ns: int,
 ) -> CriticalPath | None:
     """Return the path of a window of one device and all threads; None: too many rows."""
-    walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
+    walk = Walk(
+        trace=trace,
+        timeline=timeline,
+        links=links,
+        host_time=host_time,
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
     if walk.rows > MAX_ROWS:
         return None
     found: dict[tuple[PathBound, int], list[int]] = {}

@@ -109,7 +109,7 @@ def find_steps(
 ) -> tuple[TracedStep, ...]:
     """Return the steps in order; empty: not known."""
     named = _named_steps(trace) or _tiling(trace, timeline)
-    ends_ns = _work_ends(trace, timeline, links, named)
+    ends_ns = _work_ends(trace, timeline, links=links, steps=named)
     steps: list[TracedStep] = []
     # Work that was launched before the recording belongs to the step before the first one.
     reached_ns = timeline.left_out_end_ns
@@ -118,10 +118,20 @@ def find_steps(
         host_ns = trace.host.durations_ns[row]
         reached_ns = max(end_ns, trace.host.starts_ns[row] + host_ns, start_ns)
         phases = timeline.phases(start_ns, reached_ns)
-        parts = _parts(timeline, host, start_ns, reached_ns)
+        parts = _parts(timeline, host, start_ns=start_ns, end_ns=reached_ns)
         name = trace.names[trace.host.names[row]]
         thread = trace.host.threads[row]
-        steps.append(TracedStep(name, start_ns, reached_ns, host_ns, thread, phases, parts))
+        steps.append(
+            TracedStep(
+                name=name,
+                start_ns=start_ns,
+                end_ns=reached_ns,
+                host_ns=host_ns,
+                thread=thread,
+                phases=phases,
+                parts=parts,
+            )
+        )
     return tuple(_judged(steps))
 
 

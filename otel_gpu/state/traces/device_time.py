@@ -95,14 +95,14 @@ class DeviceTimeline(NamedTuple):
         window_ns = end_ns - start_ns
         exposed_copies = copies.minus(compute).minus(communication)
         return Phases(
-            window_ns,
-            compute.length_ns,
-            communication.length_ns,
-            copies.length_ns,
-            communication.minus(compute).length_ns,
-            exposed_copies.length_ns,
-            loads.minus(compute).minus(communication).length_ns,
-            window_ns - busy.length_ns,
+            window_ns=window_ns,
+            compute_ns=compute.length_ns,
+            communication_ns=communication.length_ns,
+            copy_ns=copies.length_ns,
+            exposed_communication_ns=communication.minus(compute).length_ns,
+            exposed_copy_ns=exposed_copies.length_ns,
+            exposed_load_ns=loads.minus(compute).minus(communication).length_ns,
+            idle_ns=window_ns - busy.length_ns,
         )
 
     def gaps(self) -> Spans:
@@ -140,22 +140,24 @@ def timelines(
         of = _by_class(activities, kept, classes)
         busy = _spans(activities, kept)
         yield DeviceTimeline(
-            device,
-            kept,
-            first,
-            order,
+            device=device,
+            rows=kept,
+            left_out=first,
+            order=order,
             # Also of work that took no time: a gap can begin or end with it.
-            starts_ns[kept[0]],
-            max(starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
-            of[_Class.KERNEL],
-            of[_Class.FILL],
-            of[_Class.KERNEL].join(of[_Class.FILL]),
-            of[_Class.COMMUNICATION],
-            of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
-            of[_Class.LOAD],
-            busy,
-            max((starts_ns[row] + durations_ns[row] for row in left_out), default=0),
-            len(moved),
+            start_ns=starts_ns[kept[0]],
+            end_ns=max(starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
+            kernels=of[_Class.KERNEL],
+            fills=of[_Class.FILL],
+            compute=of[_Class.KERNEL].join(of[_Class.FILL]),
+            communication=of[_Class.COMMUNICATION],
+            copies=of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
+            loads=of[_Class.LOAD],
+            busy=busy,
+            left_out_end_ns=max(
+                (starts_ns[row] + durations_ns[row] for row in left_out), default=0
+            ),
+            migrations=len(moved),
         )
 
 

@@ -154,18 +154,18 @@ def find_work(
             eligible_ns += taken_ns
     occupancy = _occupancy(trace, timeline)
     return DeviceWork(
-        tuple(_kernels(trace, timeline, kinds, tensor)),
-        tuple(_operations(trace, timeline, owners, host_time)),
-        tuple(_copies(trace, timeline)),
-        kernel_ns,
-        kernels,
-        short,
-        short_ns,
-        eligible_ns,
-        _by_region(inside_ns),
-        cast_ns,
-        occupancy,
-        None if occupancy is None else round(used_ns),
+        kernels=tuple(_kernels(trace, timeline, kinds=kinds, tensor=tensor)),
+        operations=tuple(_operations(trace, timeline, owners=owners, host_time=host_time)),
+        copies=tuple(_copies(trace, timeline)),
+        kernel_ns=kernel_ns,
+        kernel_count=kernels,
+        short=short,
+        short_ns=short_ns,
+        eligible_ns=eligible_ns,
+        inside_ns=_by_region(inside_ns),
+        cast_ns=cast_ns,
+        occupancy=occupancy,
+        processors_ns=None if occupancy is None else round(used_ns),
     )
 
 
@@ -203,7 +203,14 @@ def _kernels(
         if taken_ns > one[2]:  # noqa: PLR1730 -- max() takes as long as all else
             one[2] = taken_ns
     for name, (count, total_ns, longest_ns) in sorted(sums.items(), key=lambda item: -item[1][1]):
-        yield Kernel(trace.names[name], kinds[name], count, total_ns, longest_ns, tensor[name])
+        yield Kernel(
+            name=trace.names[name],
+            kind=kinds[name],
+            times=count,
+            total_ns=total_ns,
+            longest_ns=longest_ns,
+            tensor_cores=tensor[name],
+        )
 
 
 def _operations(

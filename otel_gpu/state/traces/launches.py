@@ -105,7 +105,15 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
     is_graph = [GRAPH_LAUNCH.fullmatch(name) is not None for name in trace.names]
     graphs = sum(is_graph[host.names[call]] for call in longer_ns)
     shorter = sum(more_ns < 0 for more_ns in longer_ns.values())
-    return Launches(len(longer_ns), graphs, delays_ns, early, shorter, most, full_ns)
+    return Launches(
+        linked=len(longer_ns),
+        graphs=graphs,
+        delays_ns=delays_ns,
+        early=early,
+        shorter=shorter,
+        most_queued=most,
+        full_ns=full_ns,
+    )
 
 
 def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:

@@ -93,7 +93,14 @@ def find_order(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) ->
     durations_ns = activities.durations_ns
     taken_ns = sum(map(durations_ns.__getitem__, rows))
     return StreamOrder(
-        overlapping, overlap_ns, frozenset(overlong), most, excess_ns, taken_ns, early, launches
+        overlapping=overlapping,
+        overlap_ns=overlap_ns,
+        overlong=frozenset(overlong),
+        run_over=most,
+        excess_ns=excess_ns,
+        taken_ns=taken_ns,
+        early=early,
+        launches=launches,
     )
 
 
