@@ -156,12 +156,14 @@ class _Reader:
         while True:
             more = self._stream.read(_READ_BYTES)
             end = len(data) if not more else max(0, len(data) - _MARGIN_BYTES)
-            at, held, is_done = self._run(data, end, offset, stack, marks, held)
+            at, held, is_done = self._run(
+                data, end, offset=offset, stack=stack, marks=marks, held=held
+            )
             if is_done:
                 if len(stack) != 1 or marks:
                     raise UnreadableError("it contains more than one object", offset + at)
                 return stack[0]
-            _check(len(stack), len(self._memo), held, offset + at)
+            _check(len(stack), memo=len(self._memo), held=held, at=offset + at)
             if not more:
                 raise UnreadableError("the file is cut: the pickle is incomplete", offset + at)
             data = data[at:] + more

@@ -13,8 +13,8 @@ def frame_of(file: str, line: int, function: str) -> Frame:
     is_python = path.endswith((".py", ".pyx", ">")) or path.startswith("<")
     known = "" if path == "??" else clean(path)
     return Frame(
-        FrameType.PYTHON if is_python else FrameType.NATIVE,
-        clean(function),
-        known,
-        max(0, min(line, _MAX_LINE)),
+        kind=FrameType.PYTHON if is_python else FrameType.NATIVE,
+        function=clean(function),
+        file=known,
+        line=max(0, min(line, _MAX_LINE)),
     )

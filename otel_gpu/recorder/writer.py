@@ -174,7 +174,9 @@ class StoreWriter:
         """Add the row of an import, at its end."""
         texts = self._json(list(notes), "[]"), self._json(rejected)
         row = (self._next_seq(), self._capture_unix_ns, clean(source), *texts)
-        self._batch.add("imports", row, self._capture_unix_ns, sum(map(len, texts)))
+        self._batch.add(
+            "imports", row, unix_ns=self._capture_unix_ns, text_bytes=sum(map(len, texts))
+        )
 
     def renew(self) -> "StoreWriter":
         """Start a chunk after errors: it writes all names again, and totals continue."""
@@ -309,7 +311,7 @@ class StoreWriter:
     def _observe_resource(self, activity: ResourceActivity) -> None:
         text = resource_text(activity.resource) or "{}"
         row = (self._next_seq(), activity.unix_ns, text, activity.retransmits)
-        self._batch.add("connections", row, activity.unix_ns, len(text))
+        self._batch.add("connections", row, unix_ns=activity.unix_ns, text_bytes=len(text))
 
     def _observe_info(
         self,
@@ -318,7 +320,7 @@ class StoreWriter:
     ) -> None:
         text = self._json(activity.info)
         row = (self._next_seq(), activity.unix_ns, text)
-        self._batch.add(table, row, activity.unix_ns, len(text))
+        self._batch.add(table, row, unix_ns=activity.unix_ns, text_bytes=len(text))
 
     def _observe_reading(self, kind: str, activity: Reading) -> None:
         seq = self._next_seq()

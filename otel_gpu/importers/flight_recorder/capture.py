@@ -91,7 +91,7 @@ class FlightRecorderCapture:
         made_ns = max(start_ns, *map(_made_unix_ns, self._dumps.values()))
         sent: set[int] = set()
         for rank, dump in sorted(self._dumps.items()):
-            yield from self._events_of(rank, dump, start_ns, made_ns, sent)
+            yield from self._events_of(rank, dump, start_ns=start_ns, made_ns=made_ns, sent=sent)
         # An empty reading of counts ends the capture.
         yield Aggregates(made_ns, ())
 
@@ -105,7 +105,7 @@ class FlightRecorderCapture:
             "env": {"RANK": str(rank), "WORLD_SIZE": str(self._size)},
             "otel_context": {"service.name": _SERVICE},
         }
-        yield ProcessSeen(start_ns, start_ns, pid, facts)
+        yield ProcessSeen(ktime_ns=start_ns, program_ktime_ns=start_ns, pid=pid, facts=facts)
         readings = []
         for handle, (name, group) in enumerate(sorted(dump.groups.items()), start=1):
             if group.ranks and rank not in group.ranks:
@@ -118,8 +118,8 @@ class FlightRecorderCapture:
                 if stack is not None and stack.identity not in sent:
                     sent.add(stack.identity)
                     yield UserStack(made_ns, stack.identity, *stack)
-            key = CommunicatorKey(start_ns, handle, pid, 0)
-            readings.append((key, _communicator(rank, name, group, start_ns)))
+            key = CommunicatorKey(program_ktime_ns=start_ns, handle=handle, pid=pid, generation=0)
+            readings.append((key, _communicator(rank, key=name, group=group, start_ns=start_ns)))
         yield Communicators(made_ns, tuple(readings))
 
     def _count_all(self) -> ImportCounts:
@@ -227,12 +227,12 @@ def _communicator(rank: int, key: str, group: ProcessGroup, start_ns: int) -> Co
     identity = blake2b(f"{key}\0{group.ranks}".encode(), digest_size=8).digest()
     recent = (
         QueuedCollective(
-            call.number,
-            call.created_unix_ns,
-            call.signature,
-            call.stack.identity if call.stack else 0,
-            call.sends,
-            call.receives,
+            number=call.number,
+            called_ktime_ns=call.created_unix_ns,
+            signature=call.signature,
+            stack=call.stack.identity if call.stack else 0,
+            sends=call.sends,
+            receives=call.receives,
         )
         for call in group.calls.values()
     )

@@ -220,14 +220,14 @@ class _Reader:
             raise ValueError("number")
         oldest.setdefault(key, number)
         call = Call(
-            number,
-            created_ns,
-            request.signature,
-            self._stack(entry.get("frames")),
-            is_done,
-            done_ns,
-            request.sends,
-            request.receives,
+            number=number,
+            created_unix_ns=created_ns,
+            signature=request.signature,
+            stack=self._stack(entry.get("frames")),
+            is_done=is_done,
+            done_unix_ns=done_ns,
+            sends=request.sends,
+            receives=request.receives,
         )
         self._add(group, call, is_whole=request.is_whole)
 
@@ -296,7 +296,9 @@ class _Reader:
         if stack is None:
             is_whole = len(frames) <= MAX_STACK_FRAMES
             status = PythonStatus.COMPLETE if is_whole else PythonStatus.CUT
-            stack = MergedStack(found, is_whole, UnwindMethod.NONE, status)
+            stack = MergedStack(
+                frames=found, complete=is_whole, native=UnwindMethod.NONE, python=status
+            )
             self._stacks[found] = stack
         return stack
 

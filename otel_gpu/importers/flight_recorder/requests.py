@@ -98,12 +98,18 @@ def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
     is_uneven = operation == wire.COLLECTIVE_ALL_TO_ALL or plain.endswith(("gatherv", "scatterv"))
     is_exchange = operation == wire.COLLECTIVE_ALL_TO_ALL
     return CollectiveRequest(
-        Signature(operation, 0 if is_uneven else elements, datatype, _NO_REDUCTION, _NO_ROOT),
-        min(elements * width, _MOST),
-        int(peers[1] or peers[2]) if peers else -1,
-        _exchanged(entry, "input") if is_exchange else (),
-        _exchanged(entry, "output") if is_exchange else (),
-        plain.endswith("coalesced"),
+        signature=Signature(
+            operation=operation,
+            elements=0 if is_uneven else elements,
+            datatype=datatype,
+            reduction=_NO_REDUCTION,
+            root=_NO_ROOT,
+        ),
+        size_bytes=min(elements * width, _MOST),
+        group_rank=int(peers[1] or peers[2]) if peers else -1,
+        sends=_exchanged(entry, "input") if is_exchange else (),
+        receives=_exchanged(entry, "output") if is_exchange else (),
+        is_whole=plain.endswith("coalesced"),
     )
 
 

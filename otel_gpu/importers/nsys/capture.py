@@ -67,7 +67,7 @@ def open_capture(path: Path, config: Config) -> Iterator["NsysCapture"]:
                 f"{path}: has no table of device activities",
                 hint="record with nsys profile --trace=cuda,nvtx, export with nsys export --type sqlite",
             )
-        yield NsysCapture(path, Tables(source, columns), source, config)
+        yield NsysCapture(path, Tables(source, columns), source=source, config=config)
 
 
 class NsysCapture:
@@ -188,10 +188,10 @@ class NsysCapture:
         tables = self._tables
         known = {
             number: DeviceModel(
-                _text(name),
-                _unsigned(major) * 10 + _unsigned(minor),
-                _unsigned(processors),
-                _unsigned(memory),
+                name=_text(name),
+                compute=_unsigned(major) * 10 + _unsigned(minor),
+                processors=_unsigned(processors),
+                memory_bytes=_unsigned(memory),
             )
             for number, name, major, minor, processors, memory in tables.select(
                 "TARGET_INFO_GPU",

@@ -88,14 +88,14 @@ class SnapshotCapture:
             yield MemoryRead(
                 end_ns,
                 MemorySnapshot(
-                    end_ns,
-                    device,
-                    tuple(one for one in self._segments if one.device == device),
-                    traces.get(device, Operations()),
-                    stacks,
-                    tuple(one for one in self._phases if one.device == device),
-                    self._is_expandable,
-                    self._device_bytes,
+                    ktime_ns=end_ns,
+                    device=device,
+                    segments=tuple(one for one in self._segments if one.device == device),
+                    operations=traces.get(device, Operations()),
+                    stacks=stacks,
+                    phases=tuple(one for one in self._phases if one.device == device),
+                    is_expandable=self._is_expandable,
+                    capacity_bytes=self._device_bytes,
                 ),
             )
 

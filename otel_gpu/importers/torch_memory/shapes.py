@@ -281,15 +281,15 @@ class Shapes:
             blocks.clear()
             first = -1 if address is None else _size("address of a segment", address)
             return Segment(
-                _device(device),
-                first,
-                size,
-                _integer("stream", stream),
-                _pool(pool),
-                kind == "small",
-                is_expandable is True,
-                tuple(_addressed(mine, first)),
-                self._stack_number(frames),
+                device=_device(device),
+                address=first,
+                size_bytes=size,
+                stream=_integer("stream", stream),
+                pool=_pool(pool),
+                is_small=kind == "small",
+                is_expandable=is_expandable is True,
+                blocks=tuple(_addressed(mine, first)),
+                stack=self._stack_number(frames),
             ), False
 
         return make
@@ -305,7 +305,9 @@ class Shapes:
                 raise UnreadableError("an annotation without a name")
             at = _size("time_us", unix_us)
             end = at if stage == "END" else 0
-            return Phase(_device(device), clean(name), 0 if end else at, end), False
+            return Phase(
+                _device(device), name=clean(name), start_unix_us=0 if end else at, end_unix_us=end
+            ), False
 
         return make
 

@@ -84,7 +84,7 @@ class TraceCapture:
         self._count(rows, rejected)
         # There are millions of rows to look through.
         start_ns, end_ns = _extent(rows)
-        trace = _trace(path.name, scanner.head, rows, start_ns, rejected)
+        trace = _trace(path.name, scanner.head, rows=rows, start_ns=start_ns, rejected=rejected)
         if not trace.is_dated:
             base_unix_ns = text.modified_unix_ns - end_ns
             trace = trace._replace(base_unix_ns=base_unix_ns)
@@ -167,10 +167,10 @@ def _models(properties: object) -> Iterator[tuple[int, DeviceModel]]:
         yield (
             number,
             DeviceModel(
-                clean(str(one.get("name", ""))),
-                (major or 0) * 10 + (minor or 0),
-                _number(one.get("numSms")) or 0,
-                _number(one.get("totalGlobalMem")) or 0,
+                name=clean(str(one.get("name", ""))),
+                compute=(major or 0) * 10 + (minor or 0),
+                processors=_number(one.get("numSms")) or 0,
+                memory_bytes=_number(one.get("totalGlobalMem")) or 0,
             ),
         )
 

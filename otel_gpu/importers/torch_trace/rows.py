@@ -307,7 +307,9 @@ class Rows:
         device = _integer(event.pid if device is None else device)
         if duration_ns >= 0 and len(self.device_steps) < _MAX_DEVICE_STEPS:
             name = clean(event.name)
-            self.device_steps.append(DeviceStep(device, name, start_ns, duration_ns))
+            self.device_steps.append(
+                DeviceStep(device, name, start_ns=start_ns, duration_ns=duration_ns)
+            )
 
     def _take_overhead(self, event: TraceEvent) -> None:
         self.overhead_ns += max(0, self._times(event)[1])
@@ -346,16 +348,18 @@ class Rows:
     def _collective(self, arguments: EventArguments) -> int:
         older = arguments.older_sequence
         made = Collective(
-            clean(str(arguments.collective)),
-            clean("" if arguments.group is None else str(arguments.group)),
-            _integer(older if arguments.sequence is None else arguments.sequence),
-            _size(arguments.elements) * _DTYPE_BYTES.get(str(arguments.dtype), 1),
-            _size(arguments.ranks),
+            name=clean(str(arguments.collective)),
+            group=clean("" if arguments.group is None else str(arguments.group)),
+            sequence=_integer(older if arguments.sequence is None else arguments.sequence),
+            size_bytes=_size(arguments.elements) * _DTYPE_BYTES.get(str(arguments.dtype), 1),
+            ranks=_size(arguments.ranks),
         )
         number = self._collectives.get(made)
         if number is None:
             if len(self._collectives) >= _MAX_COLLECTIVES:
-                made = Collective(made.name, made.group, -1, 0, made.ranks)
+                made = Collective(
+                    made.name, made.group, sequence=-1, size_bytes=0, ranks=made.ranks
+                )
             number = self._collectives.setdefault(made, len(self._collectives))
         return number
 

@@ -58,7 +58,7 @@ class CommunicatorRows:
         written = self._written.get((process, handle), 0)
         figures, device = self._figures(activity, written), self._names.device(activity.device)
         row = (seq, process, device, unix_ns, *_handle(handle), *figures)
-        batch.add("communicator_readings", row, unix_ns, len(figures[-1]))
+        batch.add("communicator_readings", row, unix_ns=unix_ns, text_bytes=len(figures[-1]))
         known = self._known.use(process)
         if known is None:
             evict = partial(self._evict_rank, process)

@@ -94,7 +94,7 @@ class HeldMemory:
             *_flatten(activity.event),
             text,
         )
-        batch.add("out_of_memory", row, activity.unix_ns, len(text or ""))
+        batch.add("out_of_memory", row, unix_ns=activity.unix_ns, text_bytes=len(text or ""))
         for key, stack in sorted(activity.stacks.items()):
             part = (seq, signed(key), names.program_stack(stack))
             batch.add_part("out_of_memory_stacks", part)
