@@ -102,7 +102,12 @@ class Exports:
             senders: dict[str, list[Sender[Any]]] = {}
             for signal in _signals(config):
                 senders[signal.name] = open_senders(
-                    signal, config.export, environ, file, live=live, faults=faults
+                    signal,
+                    config=config.export,
+                    environ=environ,
+                    file=file,
+                    live=live,
+                    faults=faults,
                 )
                 for sender in senders[signal.name]:
                     failing.callback(sender.shutdown, 0.0)
@@ -170,7 +175,7 @@ class Exports:
             return
         log = fault_log(activity, self._devices.uuid_at(activity.event.bus_id))
         severity = SEVERITIES[meaning_of(activity.event.xid).severity]
-        self._log(origin, log, severity, span_ids)
+        self._log(origin, log, severity=severity, span_ids=span_ids)
 
     def _log(
         self,
@@ -201,14 +206,16 @@ class Exports:
             )
             self._exported.add_chain(causal.chain_reference(chain).span_id)
             origin = self._origins.of(chain.effect.process)[semconv.SCOPE_CAUSAL]
-            spans = causal.chain_spans(chain, origin, self._exported.find, self._stacks.place)
+            spans = causal.chain_spans(
+                chain, origin, find_spans=self._exported.find, describe_place=self._stacks.place
+            )
             self._add(map(self._limits.apply, spans))
 
     def limit_chains(self, reason: str, count: int) -> None:
         """Count causal chains that become no spans."""
         if self._explains:
             name = semconv.METRIC_OTEL_GPU_CHAINS_RATE_LIMITED
-            self._metrics.count(name, semconv.REASON, reason, count)
+            self._metrics.count(name, attribute=semconv.REASON, value=reason, count=count)
 
     def _wants(self, chain: Chain) -> bool:
         name = semconv.SPAN_CAUSAL_CHAIN
@@ -251,7 +258,9 @@ class Exports:
         if not self._exported.has_chain(reference.span_id):
             self._exported.add_chain(reference.span_id)
             origin = self._origins.of(chain.effect.process)[semconv.SCOPE_CAUSAL]
-            spans = causal.chain_spans(chain, origin, self._find_recorded, self._stacks.place)
+            spans = causal.chain_spans(
+                chain, origin, find_spans=self._find_recorded, describe_place=self._stacks.place
+            )
             self._add(map(self._limits.apply, spans))
 
     def renew(self) -> "Exports":
@@ -326,10 +335,10 @@ class Exports:
                 sink.put(profile)
 
         return Profiles(
-            self._capture[0],
-            lambda process: self._origins.of(process)[semconv.SCOPE_CPU],
-            lambda span_id: span_id in self._exported,
-            put,
+            seed=self._capture[0],
+            origin_of=lambda process: self._origins.of(process)[semconv.SCOPE_CPU],
+            is_exported=lambda span_id: span_id in self._exported,
+            put=put,
             interval_ns=round(self._export.profile_interval_s * 1e9),
             most_bytes=self._export.batch_bytes // 2,
         )

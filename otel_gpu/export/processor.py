@@ -139,7 +139,7 @@ class CausalChainProcessor(SpanProcessor):
                 if stalls:
                     self._keep(outer, stalls)
                 return []
-        chain = chain_of(call, stalls, usual_ns, self._settings)
+        chain = chain_of(call, stalls, usual_ns=usual_ns, settings=self._settings)
         if chain is None:
             return []
         found = {
@@ -151,7 +151,7 @@ class CausalChainProcessor(SpanProcessor):
             return found.get(evidence.span_id, [])
 
         origin = Origin(call.resource, self._scope)
-        spans = chain_spans(chain, origin, find_spans, lambda _: ())
+        spans = chain_spans(chain, origin, find_spans=find_spans, describe_place=lambda _: ())
         return [readable(self._limits.apply(span)) for span in spans]
 
 

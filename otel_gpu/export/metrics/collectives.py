@@ -93,7 +93,7 @@ def measure_collectives(
             (semconv.METRIC_GPU_NCCL_PENDING, communicator.pending),
             (semconv.METRIC_GPU_NCCL_PENDING_AGE, age_ns),
         ):
-            yield Measurement(instrument, place, handle, value)
+            yield Measurement(instrument, attributes=place, source=handle, value=value)
 
 
 def _place(communicator: Communicator) -> Attributes:
@@ -114,20 +114,22 @@ def _counters(
             (semconv.METRIC_GPU_NCCL_COLLECTIVES, calls),
             (semconv.METRIC_GPU_NCCL_BYTES, size_bytes),
         ):
-            yield Measurement(instrument, attributes, (handle, operation), value)
+            yield Measurement(instrument, attributes, source=(handle, operation), value=value)
     if communicator.completions:
         for instrument, value in (
             (semconv.METRIC_GPU_NCCL_WAIT_TIME, communicator.waited_ns),
             (semconv.METRIC_GPU_NCCL_COMPLETIONS, communicator.completions),
         ):
-            yield Measurement(instrument, place, handle, value)
+            yield Measurement(instrument, attributes=place, source=handle, value=value)
     errors = {_OTHER: communicator.failed}
     if communicator.async_error:
         errors[error_name(wire.LAYER_NCCL, communicator.async_error)] = 1
     for name, count in errors.items():
         if count:
             attributes = (*place, (semconv.ERROR_TYPE, name))
-            yield Measurement(semconv.METRIC_GPU_NCCL_ERRORS, attributes, (handle, name), count)
+            yield Measurement(
+                semconv.METRIC_GPU_NCCL_ERRORS, attributes, source=(handle, name), value=count
+            )
 
 
 def _progress(
@@ -142,11 +144,15 @@ def _progress(
         numbers["completed"] = communicator.completed
     for state, number in numbers.items():
         attributes = (*place, (semconv.GPU_NCCL_STATE, state))
-        yield Measurement(semconv.METRIC_GPU_NCCL_SEQUENCE, attributes, (handle, state), number)
+        yield Measurement(
+            semconv.METRIC_GPU_NCCL_SEQUENCE, attributes, source=(handle, state), value=number
+        )
     if communicator.recent and communicator.recent[-1].number == communicator.called:
         asked = ",".join(map(str, communicator.recent[-1].signature))
         instrument = semconv.METRIC_GPU_NCCL_SIGNATURE
-        yield Measurement(instrument, place, handle, zlib.crc32(asked.encode()))
+        yield Measurement(
+            instrument, attributes=place, source=handle, value=zlib.crc32(asked.encode())
+        )
 
 
 class PendingCollectives:

@@ -28,7 +28,9 @@ def measure_run(
     def measurement(
         instrument: Instrument, value: int | Aggregate, *labels: tuple[str, str]
     ) -> Measurement:
-        return Measurement(instrument, (*labels, *device), (use.device, *labels), value)
+        return Measurement(
+            instrument, attributes=(*labels, *device), source=(use.device, *labels), value=value
+        )
 
     phases = use.phases
     states = {
@@ -66,4 +68,6 @@ def _aggregate(durations_ns: Iterable[int], bounds_ns: Sequence[int]) -> Aggrega
         total_ns += duration_ns
         longest_ns = max(longest_ns, duration_ns)
         shortest_ns = duration_ns if shortest_ns is None else min(shortest_ns, duration_ns)
-    return Aggregate(total_ns, shortest_ns or 0, longest_ns, 0, tuple(buckets))
+    return Aggregate(
+        sum=total_ns, min=shortest_ns or 0, max=longest_ns, size_bytes=0, buckets=tuple(buckets)
+    )

@@ -97,7 +97,9 @@ class HostDevices:
             known = self._places.get(bus_id) or ((semconv.HW_ID, bus_id or "others"),)
             kind = f"xid_{xid}" if bus_id else "xid"
             attributes = (*known, *_GPU, (semconv.ERROR_TYPE, kind))
-            yield Measurement(semconv.METRIC_HW_ERRORS, attributes, (bus_id, xid), count)
+            yield Measurement(
+                semconv.METRIC_HW_ERRORS, attributes, source=(bus_id, xid), value=count
+            )
         if not self._gpus and not self._failed and not self._late:
             return
         for index, gpu in self._gpus.items():
@@ -109,14 +111,25 @@ class HostDevices:
             for state, is_in_it in ((_OK, not has_failed), (_FAILED, has_failed)):
                 attributes = (*device, *_GPU, (semconv.HW_STATE, state))
                 source = (index, state)
-                yield Measurement(semconv.METRIC_HW_STATUS, attributes, source, int(is_in_it))
+                yield Measurement(
+                    semconv.METRIC_HW_STATUS, attributes, source=source, value=int(is_in_it)
+                )
             for instrument, attributes, value in _figures(gpu):
-                yield Measurement(instrument, (*device, *attributes), (index, attributes), value)
+                yield Measurement(
+                    instrument,
+                    attributes=(*device, *attributes),
+                    source=(index, attributes),
+                    value=value,
+                )
             yield from _parts(gpu, device, index)
-        yield Measurement(semconv.METRIC_OTEL_GPU_DEVICES_LATE, (), "late", self._late)
+        yield Measurement(
+            semconv.METRIC_OTEL_GPU_DEVICES_LATE, attributes=(), source="late", value=self._late
+        )
         for name, count in self._failed.items():
             attributes = ((semconv.ERROR_TYPE, name),)
-            yield Measurement(semconv.METRIC_OTEL_GPU_DEVICES_FAILED, attributes, name, count)
+            yield Measurement(
+                semconv.METRIC_OTEL_GPU_DEVICES_FAILED, attributes, source=name, value=count
+            )
 
     def of_process(self, pid: int) -> Iterator[Measurement]:
         """Yield the driver's figures of a process, device by device."""
@@ -128,10 +141,20 @@ class HostDevices:
                     continue
                 if "memory_bytes" in process:
                     usage = semconv.METRIC_GPU_PROCESS_MEMORY_USAGE
-                    yield Measurement(usage, device, index, process["memory_bytes"])
+                    yield Measurement(
+                        instrument=usage,
+                        attributes=device,
+                        source=index,
+                        value=process["memory_bytes"],
+                    )
                 if "sm_percent" in process:
                     used = semconv.METRIC_GPU_PROCESS_UTILIZATION
-                    yield Measurement(used, device, index, process["sm_percent"] / 100)
+                    yield Measurement(
+                        instrument=used,
+                        attributes=device,
+                        source=index,
+                        value=process["sm_percent"] / 100,
+                    )
 
 
 def _identify(gpu: GpuReading, driver: str) -> Attributes:
@@ -188,4 +211,6 @@ def _parts(gpu: GpuReading, device: Attributes, index: int) -> Iterator[Measurem
         own = ((semconv.HW_ID, part.get("uuid", "")), (semconv.HW_PARENT, gpu.get("uuid", "")))
         for instrument, attributes, value in _memory(part.get("memory_bytes", {})):
             source = (index, number, attributes)
-            yield Measurement(instrument, (*own, *shared, *attributes), source, value)
+            yield Measurement(
+                instrument, attributes=(*own, *shared, *attributes), source=source, value=value
+            )

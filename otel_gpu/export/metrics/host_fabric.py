@@ -49,10 +49,12 @@ class HostFabric:
             yield from _measure(key, port, is_late=fabric.is_late)
         if ports or fabric.late or fabric.failed:
             late = semconv.METRIC_OTEL_GPU_FABRIC_LATE
-            yield Measurement(late, (), "late", fabric.late)
+            yield Measurement(instrument=late, attributes=(), source="late", value=fabric.late)
         for name, count in fabric.failed.items():
             attributes = ((semconv.ERROR_TYPE, name),)
-            yield Measurement(semconv.METRIC_OTEL_GPU_FABRIC_FAILED, attributes, name, count)
+            yield Measurement(
+                semconv.METRIC_OTEL_GPU_FABRIC_FAILED, attributes, source=name, value=count
+            )
 
 
 def _measure(key: PortKey, port: Port, *, is_late: bool) -> Iterator[Measurement]:
@@ -60,17 +62,31 @@ def _measure(key: PortKey, port: Port, *, is_late: bool) -> Iterator[Measurement
     has_failed = is_late or not port.is_present
     for state, value in (("ok", not has_failed), ("failed", has_failed)):
         attributes = (*device, *_NETWORK, (semconv.HW_STATE, state))
-        yield Measurement(semconv.METRIC_HW_STATUS, attributes, (*key, state), int(value))
+        yield Measurement(
+            semconv.METRIC_HW_STATUS, attributes, source=(*key, state), value=int(value)
+        )
     up = semconv.METRIC_HW_NETWORK_UP
-    yield Measurement(up, (*device, *_NETWORK), key, int(port.is_up and not is_late))
+    yield Measurement(
+        instrument=up,
+        attributes=(*device, *_NETWORK),
+        source=key,
+        value=int(port.is_up and not is_late),
+    )
     if not port.is_present:
         return
     if rate_bps := port.facts.get("rate_bps"):
         limit = semconv.METRIC_HW_NETWORK_BANDWIDTH_LIMIT
-        yield Measurement(limit, (*device, *_NETWORK), key, rate_bps // _BITS_PER_BYTE)
+        yield Measurement(
+            instrument=limit,
+            attributes=(*device, *_NETWORK),
+            source=key,
+            value=rate_bps // _BITS_PER_BYTE,
+        )
     for name, count in port.sums.items():
         instrument, attributes = _instrument(name)
-        yield Measurement(instrument, (*device, *attributes), (*key, name), count)
+        yield Measurement(
+            instrument, attributes=(*device, *attributes), source=(*key, name), value=count
+        )
 
 
 def _instrument(name: str) -> tuple[semconv.Instrument, Attributes]:

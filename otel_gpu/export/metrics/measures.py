@@ -41,45 +41,54 @@ def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measureme
             instrument, attributes = duration_of(series.api, key.copy_kind, key.status, device)
             # ncclBcast calls ncclBroadcast, which is the same operation.
             if not key.nested or series.api.layer != wire.LAYER_NCCL:
-                yield Measurement(instrument, attributes, key, aggregate)
+                yield Measurement(instrument, attributes, source=key, value=aggregate)
             if key.status == 0 and not key.nested:
                 attributes = device_attributes(device)
                 yield from _outermost(series, series.api, attributes)
         case wire.METRIC_LAUNCH_GAP:
             instrument = semconv.METRIC_GPU_CUDA_LAUNCH_GAP
-            yield Measurement(instrument, device_attributes(device), key, aggregate)
+            yield Measurement(instrument, device_attributes(device), source=key, value=aggregate)
         case wire.METRIC_COPY_SIZE:
             attributes = _copy_attributes(key.copy_kind) + device_attributes(device)
-            yield Measurement(semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, key, aggregate)
+            yield Measurement(
+                semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, source=key, value=aggregate
+            )
         case wire.METRIC_ELAPSED_TIME:
             instrument = semconv.METRIC_GPU_CUDA_EVENT_ELAPSED
-            yield Measurement(instrument, device_attributes(device), key, aggregate)
+            yield Measurement(instrument, device_attributes(device), source=key, value=aggregate)
         case wire.METRIC_OFF_CPU | wire.METRIC_RUN_QUEUE:
             is_off_cpu = key.metric == wire.METRIC_OFF_CPU
             off_cpu = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
             run_queue = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
             attributes = switch_attributes(key.api)
-            yield Measurement(off_cpu if is_off_cpu else run_queue, attributes, key, aggregate)
+            yield Measurement(
+                instrument=off_cpu if is_off_cpu else run_queue,
+                attributes=attributes,
+                source=key,
+                value=aggregate,
+            )
         case wire.METRIC_ASYNC_EVENT:
             attributes = ((semconv.VERBS_EVENT, event_name(key.copy_kind)),)
             instrument = semconv.METRIC_VERBS_ASYNC_EVENTS
-            yield Measurement(instrument, attributes, key, aggregate.buckets[0])
+            yield Measurement(instrument, attributes, source=key, value=aggregate.buckets[0])
         case wire.METRIC_FORK:
-            yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
+            yield Measurement(
+                semconv.METRIC_PROCESS_FORKS, attributes=(), source=key, value=aggregate.buckets[0]
+            )
 
 
 def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Measurement]:
     key, aggregate = series.key, series.aggregate
     if instrument := semconv.COUNTS.get(api.name) or semconv.COUNTS.get(api.family):
-        yield Measurement(instrument, attributes, key, aggregate.counted)
+        yield Measurement(instrument, attributes, source=key, value=aggregate.counted)
     if instrument := semconv.SUMS.get(api.name) or semconv.SUMS.get(api.family):
-        yield Measurement(instrument, attributes, key, aggregate.size_bytes)
+        yield Measurement(instrument, attributes, source=key, value=aggregate.size_bytes)
     if sign := _IN_USE_SIGN.get(api.family):
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
-        yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
+        yield Measurement(instrument, attributes, source=key, value=sign * aggregate.size_bytes)
     if sign := _REGISTERED_SIGN.get(api.family):
         instrument = semconv.METRIC_VERBS_MEMORY_REGISTERED
-        yield Measurement(instrument, (), key, sign * aggregate.size_bytes)
+        yield Measurement(instrument, attributes=(), source=key, value=sign * aggregate.size_bytes)
 
 
 def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
@@ -87,7 +96,9 @@ def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
     for state, time_ns in budget_of(times).items():
         if time_ns:
             attributes = ((semconv.STATE, state),)
-            yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
+            yield Measurement(
+                semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, source=state, value=time_ns
+            )
 
 
 def measure_open_call(call: OpenCallActivity) -> Measurement:
@@ -95,7 +106,9 @@ def measure_open_call(call: OpenCallActivity) -> Measurement:
     attributes = call_attributes(call.api, wire.COPY_NONE, 0, call.device)
     source = (call.event.tid, call.event.start_ktime_ns)
     age_ns = call.seen_unix_ns - call.start_unix_ns
-    return Measurement(semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE, attributes, source, age_ns)
+    return Measurement(
+        semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE, attributes, source=source, value=age_ns
+    )
 
 
 def measure_memory(
@@ -109,25 +122,30 @@ def measure_memory(
         (semconv.METRIC_GPU_MEMORY_RESERVED, totals.reserved_bytes),
         (semconv.METRIC_GPU_MEMORY_PEAK, totals.peak_allocated_bytes),
     ):
-        yield Measurement(instrument, attributes, number, value)
+        yield Measurement(instrument, attributes, source=number, value=value)
     if not reports:
         # Imported from another tool, which does not report what it missed.
         return
     coverage = 1 - min(totals.unequal, reports) / reports
     instrument = semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE
-    yield Measurement(instrument, attributes, number, coverage)
+    yield Measurement(instrument, attributes, source=number, value=coverage)
     for reason, size_bytes in (
         ("not_sampled", totals.unsampled_bytes),
         ("rate", totals.rate_limited_bytes),
     ):
         instrument, reasons = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)
-        yield Measurement(instrument, (*reasons, *attributes), (number, reason), size_bytes)
+        yield Measurement(
+            instrument,
+            attributes=(*reasons, *attributes),
+            source=(number, reason),
+            value=size_bytes,
+        )
 
 
 def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> Measurement:
     """Return how many requests for memory of one device failed."""
     attributes = device_attributes(device)
-    return Measurement(semconv.METRIC_GPU_MEMORY_FAILURES, attributes, number, count)
+    return Measurement(semconv.METRIC_GPU_MEMORY_FAILURES, attributes, source=number, value=count)
 
 
 @remembered("attributes", 4096, 500)

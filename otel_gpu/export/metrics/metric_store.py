@@ -330,7 +330,7 @@ class MetricStore:
             self._unix_ns = activity.unix_ns
             resource = agent_resource(activity, self._environ)
             version, layouts = capture_version(activity), read_layouts(activity)
-            self.agent = Agent(resource, version, layouts, activity.unix_ns)
+            self.agent = Agent(resource, version, layouts=layouts, start_unix_ns=activity.unix_ns)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         # Also for an unknown program: its only series can come after its exit.
@@ -363,11 +363,11 @@ class MetricStore:
         ages = (measure_open_call(call) for call, _ in program.open_calls.values())
         is_alive = program.end_unix_ns is None
         return Snapshot(
-            key_of(program.process),
-            program.resource,
-            agent,
-            dict(program.devices),
-            [
+            key=key_of(program.process),
+            resource=program.resource,
+            agent=agent,
+            devices=dict(program.devices),
+            measurements=[
                 *ages,
                 *measure_thread_times(program.times.values()),
                 *program.stalls.measurements(),
@@ -377,11 +377,11 @@ class MetricStore:
                 *(self._host.devices.of_process(program.process.pid) if is_alive else ()),
                 *program.of_run,
             ],
-            program.exemplars.newer_than(after, program.devices),
-            self._exemplars_seen,
-            program.process.start_unix_ns,
-            time_unix_ns,
-            self._is_final(program),
+            exemplars=program.exemplars.newer_than(after, program.devices),
+            exemplars_seen=self._exemplars_seen,
+            start_unix_ns=program.process.start_unix_ns,
+            time_unix_ns=time_unix_ns,
+            is_final=self._is_final(program),
         )
 
     def _is_final(self, program: ObservedProgram) -> bool:

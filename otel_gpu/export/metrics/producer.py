@@ -128,7 +128,13 @@ class MetricProducer:
                 snapshot.exemplars.get((cell.instrument.name, cell.attributes), ()),
             )
             temporality = self._temporality_of(cell.instrument)
-            yield Point(snapshot, cell.instrument, temporality, data, cell.measurements)
+            yield Point(
+                snapshot,
+                cell.instrument,
+                temporality=temporality,
+                data=data,
+                measurements=cell.measurements,
+            )
 
     def _temporality_of(self, instrument: Instrument) -> AggregationTemporality:
         return self._temporality.get(instrument.kind, AggregationTemporality.CUMULATIVE)

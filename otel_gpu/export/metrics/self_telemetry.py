@@ -91,7 +91,9 @@ class SelfTelemetry(AgentReadings):
         """Yield every figure, including zeros: a loss of 0 is information."""
         for counter, instrument, attributes in _COUNTERS:
             if counter in self.counters:
-                yield Measurement(instrument, attributes, counter, self.counters[counter])
+                yield Measurement(
+                    instrument, attributes, source=counter, value=self.counters[counter]
+                )
         for field, instrument, attribute in _FIGURES:
             yield from _each(instrument, attribute, self.status.get(field, {}))
         dropped = semconv.METRIC_OTEL_GPU_SERIES_DROPPED
@@ -101,7 +103,7 @@ class SelfTelemetry(AgentReadings):
         yield from self._stacks(self.status.get("stacks", {}))
         for name, instrument in _SUMS:
             if name in self.status:
-                yield Measurement(instrument, (), name, self.status[name])
+                yield Measurement(instrument, attributes=(), source=name, value=self.status[name])
         library = semconv.OTEL_GPU_LIBRARY_PATH
         by_probes, by_programs = self._coverage()
         yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, by_probes)
@@ -115,7 +117,9 @@ class SelfTelemetry(AgentReadings):
             yield from _each(instrument, semconv.OTEL_GPU_STACK_COMPLETE, resolved)
         if "distinct" in counts:
             instrument = semconv.METRIC_OTEL_GPU_STACKS_DISTINCT
-            yield Measurement(instrument, (), "distinct", counts["distinct"])
+            yield Measurement(
+                instrument, attributes=(), source="distinct", value=counts["distinct"]
+            )
         for instrument, reasons in (
             (semconv.METRIC_OTEL_GPU_STACKS_DROPPED, _DROPPED_STACKS),
             (semconv.METRIC_OTEL_GPU_SYMBOLS_DROPPED, _DROPPED_SYMBOLS),
@@ -145,4 +149,4 @@ def _each(
     instrument: Instrument, attribute: str, values: Mapping[Any, int | float]
 ) -> Iterator[Measurement]:
     for key, value in values.items():
-        yield Measurement(instrument, ((attribute, key),), key, value)
+        yield Measurement(instrument, attributes=((attribute, key),), source=key, value=value)

@@ -93,4 +93,6 @@ def _measurement(kind: StallKind, time_ns: int) -> Measurement:
     attributes: Attributes = tuple(
         (name, value) for name, value in zip(names, kind, strict=True) if value
     )
-    return Measurement(semconv.METRIC_GPU_CUDA_THREAD_STALL_TIME, attributes, kind, time_ns)
+    return Measurement(
+        semconv.METRIC_GPU_CUDA_THREAD_STALL_TIME, attributes, source=kind, value=time_ns
+    )

@@ -50,9 +50,14 @@ class StepHistograms:
         """Yield ``gpu.step.duration``."""
         for (kind, source), one in self._totals.items():
             attributes = ((semconv.GPU_STEP_KIND, kind), (semconv.GPU_STEP_SOURCE, source))
-            counted = Aggregate(one.sum_ns, one.min_ns, one.max_ns, 0, tuple(one.buckets))
+            counted = Aggregate(
+                one.sum_ns, one.min_ns, max=one.max_ns, size_bytes=0, buckets=tuple(one.buckets)
+            )
             yield Measurement(
-                semconv.METRIC_GPU_STEP_DURATION, attributes, ("steps", kind, source), counted
+                semconv.METRIC_GPU_STEP_DURATION,
+                attributes,
+                source=("steps", kind, source),
+                value=counted,
             )
 
 

@@ -43,20 +43,20 @@ class Signal(NamedTuple):
 
 
 SPANS = Signal(
-    "TRACES",
-    "span",
-    "trace.v1.TraceService",
-    trace_service_pb2.ExportTraceServiceRequest,
-    trace_service_pb2.ExportTraceServiceResponse,
-    "rejected_spans",
-    lambda: SpanEncoder().encode,
+    name="TRACES",
+    items="span",
+    service="trace.v1.TraceService",
+    request=trace_service_pb2.ExportTraceServiceRequest,
+    response=trace_service_pb2.ExportTraceServiceResponse,
+    rejected="rejected_spans",
+    open_encoder=lambda: SpanEncoder().encode,
 )
 LOGS = Signal(
-    "LOGS",
-    "log",
-    "logs.v1.LogsService",
-    logs_service_pb2.ExportLogsServiceRequest,
-    logs_service_pb2.ExportLogsServiceResponse,
-    "rejected_log_records",
-    lambda: LogEncoder().encode,
+    name="LOGS",
+    items="log",
+    service="logs.v1.LogsService",
+    request=logs_service_pb2.ExportLogsServiceRequest,
+    response=logs_service_pb2.ExportLogsServiceResponse,
+    rejected="rejected_log_records",
+    open_encoder=lambda: LogEncoder().encode,
 )

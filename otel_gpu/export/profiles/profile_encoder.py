@@ -215,12 +215,12 @@ def _any_value(value: str | int | bool) -> AnyValue:
 
 
 PROFILES = Signal(
-    "PROFILES",
-    "profile",
-    "profiles.v1development.ProfilesService",
-    service.ExportProfilesServiceRequest,
-    service.ExportProfilesServiceResponse,
-    "rejected_profiles",
+    name="PROFILES",
+    items="profile",
+    service="profiles.v1development.ProfilesService",
+    request=service.ExportProfilesServiceRequest,
+    response=service.ExportProfilesServiceResponse,
+    rejected="rejected_profiles",
     # ``ProfileEncoder`` encodes a whole request.
     open_encoder=lambda: lambda profile: profile.data,
     join=lambda batch: b"".join(pending.content for pending in batch),

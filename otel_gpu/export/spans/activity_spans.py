@@ -186,7 +186,7 @@ class SpanBuilder:
         if activity.parent_span_id and not event.parent_start_ktime_ns:
             pairs.append(_OF_APPLICATION)
         pairs.extend(stack)
-        add_thread(pairs, event.tid, event.comm, event.cpu)
+        add_thread(pairs, event.tid, comm=event.comm, cpu=event.cpu)
         return tuple(pairs)
 
     def _open_call(self, activity: OpenCallActivity) -> tuple[FinishedSpan, ...]:
@@ -203,7 +203,9 @@ class SpanBuilder:
         stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
-        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_OPEN_CALL, pairs, stack)
+        return self._span(
+            activity, semconv.SCOPE_CUDA, name=semconv.SPAN_OPEN_CALL, pairs=pairs, stack=stack
+        )
 
     def _out_of_memory(self, activity: OutOfMemoryActivity) -> tuple[FinishedSpan, ...]:
         event, api = activity.event, activity.api
@@ -212,17 +214,17 @@ class SpanBuilder:
         pairs += device_attributes(activity.device)
         size_bytes = descriptions.signed(event.asked_bytes)
         span = FinishedSpan(
-            self._origins.of(activity.process)[semconv.SCOPE_CUDA],
-            activity.trace_id,
-            activity.span_id,
-            activity.parent_span_id,
-            semconv.SPAN_OUT_OF_MEMORY,
-            activity.unix_ns,
-            activity.unix_ns,
-            pairs,
-            STATUS_ERROR,
-            f"a request for {size_bytes:,} bytes of device memory failed",
-            stack.events,
+            origin=self._origins.of(activity.process)[semconv.SCOPE_CUDA],
+            trace_id=activity.trace_id,
+            span_id=activity.span_id,
+            parent_span_id=activity.parent_span_id,
+            name=semconv.SPAN_OUT_OF_MEMORY,
+            start_unix_ns=activity.unix_ns,
+            end_unix_ns=activity.unix_ns,
+            attributes=pairs,
+            status_code=STATUS_ERROR,
+            status_message=f"a request for {size_bytes:,} bytes of device memory failed",
+            events=stack.events,
             logs=stack.logs,
             tid=event.tid,
         )
@@ -233,7 +235,9 @@ class SpanBuilder:
         # The program sends its own span of the step.
         if slow is None or activity.event.span_id:
             return ()
-        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_SLOW_STEP, describe_slow(slow))
+        return self._span(
+            activity, semconv.SCOPE_CUDA, name=semconv.SPAN_SLOW_STEP, pairs=describe_slow(slow)
+        )
 
     def _range(self, activity: RangeActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -245,7 +249,9 @@ class SpanBuilder:
         if event.start_tid != event.tid:
             pairs.append((semconv.GPU_NVTX_RANGE_START_TID, event.start_tid))
         add_thread(pairs, event.tid, event.comm)
-        return self._span(activity, semconv.SCOPE_NVTX, event.name or _UNNAMED_RANGE, pairs)
+        return self._span(
+            activity, semconv.SCOPE_NVTX, name=event.name or _UNNAMED_RANGE, pairs=pairs
+        )
 
     def _device_fault(self, activity: DeviceFaultActivity) -> tuple[FinishedSpan, ...]:
         if activity.process is None:
@@ -266,7 +272,7 @@ class SpanBuilder:
         if activity.parent_span_id:
             pairs.append(_OF_APPLICATION)
         add_thread(pairs, event.tid, event.comm)
-        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_LAUNCH_GAP, pairs)
+        return self._span(activity, semconv.SCOPE_CUDA, name=semconv.SPAN_LAUNCH_GAP, pairs=pairs)
 
     def _stall(self, activity: StallActivity) -> tuple[FinishedSpan, ...]:
         return tuple(self._stall_parts(activity))
@@ -306,7 +312,7 @@ class SpanBuilder:
         if activity.parent_span_id and not event.call_start_ktime_ns:
             pairs.append(_OF_APPLICATION)
         add_thread(pairs, event.tid, event.comm)
-        return self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, pairs)
+        return self._span(activity, semconv.SCOPE_PROCESS, name=semconv.SPAN_FORK, pairs=pairs)
 
     def _span(
         self,
@@ -317,14 +323,14 @@ class SpanBuilder:
         stack: StackTelemetry = NO_STACK,
     ) -> tuple[FinishedSpan, ...]:
         span = FinishedSpan(
-            self._origins.of(activity.process)[scope],
-            activity.trace_id,
-            activity.span_id,
-            activity.parent_span_id,
-            name,
-            activity.start_unix_ns,
-            END_OF[type(activity)](activity),
-            tuple(pairs),
+            origin=self._origins.of(activity.process)[scope],
+            trace_id=activity.trace_id,
+            span_id=activity.span_id,
+            parent_span_id=activity.parent_span_id,
+            name=name,
+            start_unix_ns=activity.start_unix_ns,
+            end_unix_ns=END_OF[type(activity)](activity),
+            attributes=tuple(pairs),
             events=stack.events,
             logs=stack.logs,
             tid=activity.event.tid,

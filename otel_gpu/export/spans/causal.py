@@ -83,7 +83,9 @@ def chain_spans(
     chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
 ) -> tuple[FinishedSpan, ...]:
     """Return the spans of a chain: its own first, then its causes in order."""
-    return _ChainSpans(chain, origin, find_spans, describe_place).build()
+    return _ChainSpans(
+        chain, origin, _find_spans=find_spans, _describe_place=describe_place
+    ).build()
 
 
 @dataclass(eq=False)
@@ -103,10 +105,19 @@ class _ChainSpans:
     def build(self) -> tuple[FinishedSpan, ...]:
         effect = self._chain.effect
         whole = (effect.start_unix_ns, self._end_unix_ns)
-        events, links = self._causes(self._chain.causes, self._span_id, (), self._end_unix_ns)
+        events, links = self._causes(
+            self._chain.causes, parent_id=self._span_id, path=(), end_unix_ns=self._end_unix_ns
+        )
         own = (self._span_id, effect.span_id)
         pairs = self._describe(links)
-        chain = self._span(own, semconv.SPAN_CAUSAL_CHAIN, whole, pairs, links, events)
+        chain = self._span(
+            ids=own,
+            name=semconv.SPAN_CAUSAL_CHAIN,
+            times_unix_ns=whole,
+            pairs=pairs,
+            links=links,
+            events=events,
+        )
         return (chain, *self._spans)
 
     def _span(
@@ -172,13 +183,13 @@ class _ChainSpans:
         # It stands before all that lies below it.
         place = len(self._spans)
         own, times = (span_id, parent_id), (start_unix_ns, end_unix_ns)
-        self._spans.append(self._span(own, name, times, [], ()))
+        self._spans.append(self._span(own, name, times_unix_ns=times, pairs=[], links=()))
         found: list[SpanLink] = []
         for number, evidence in enumerate(cause.evidence):
             links = self._links(evidence, cause)
             found.extend(links)
-            self._interval(evidence, links, span_id, (*path, -1 - number))
-        events, _ = self._causes(cause.via, span_id, path, end_unix_ns)
+            self._interval(evidence, links, parent_id=span_id, path=(*path, -1 - number))
+        events, _ = self._causes(cause.via, parent_id=span_id, path=path, end_unix_ns=end_unix_ns)
         kept = _each_once(found)
         pairs = _describe_cause(cause)
         if cause.is_counted:
@@ -186,7 +197,9 @@ class _ChainSpans:
             pairs.append((semconv.OTEL_GPU_CAUSE_COUNTED, counted))
         self._add_lines(pairs, cause)
         _add_links(pairs, kept)
-        self._spans[place] = self._span(own, name, times, pairs, kept, events)
+        self._spans[place] = self._span(
+            ids=own, name=name, times_unix_ns=times, pairs=pairs, links=kept, events=events
+        )
         return kept
 
     def _add_lines(self, pairs: Pairs, cause: Cause) -> None:
@@ -222,14 +235,14 @@ class _ChainSpans:
             return
         pairs: Pairs = []
         if evidence.kind == EvidenceKind.BLOCKED:
-            add_wait(pairs, evidence.reason, evidence.functions, evidence.waker)
+            add_wait(pairs, evidence.reason, functions=evidence.functions, waker=evidence.waker)
             pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:
             add_culprit(pairs, *evidence.culprit)
         _add_links(pairs, links)
         times = (evidence.start_unix_ns, self._end_of(evidence))
         own = (ids.cause_span_id(self._span_id, path), parent_id)
-        self._spans.append(self._span(own, name, times, pairs, links))
+        self._spans.append(self._span(own, name, times_unix_ns=times, pairs=pairs, links=links))
 
     def _end_of(self, evidence: Evidence) -> int:
         # Another thread's activity can continue after the effect; that part does not count.

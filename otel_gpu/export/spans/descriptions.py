@@ -36,7 +36,7 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     event = activity.event
     pairs: Pairs = list(switch_attributes(event.switch_type))
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
-    add_wait(pairs, activity.reason, activity.functions, waker)
+    add_wait(pairs, activity.reason, functions=activity.functions, waker=waker)
     if activity.resource is not None:
         add_resource(pairs, activity.resource)
     pairs.extend(stack)
@@ -69,8 +69,8 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
     if event.flags & wire.STALL_IDLE_CPU:
         pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
     if event.culprit_tid:
-        add_culprit(pairs, event.culprit_pid, event.culprit_tid, event.culprit_comm)
-    add_thread(pairs, event.tid, event.comm, event.cpu)
+        add_culprit(pairs, event.culprit_pid, tid=event.culprit_tid, comm=event.culprit_comm)
+    add_thread(pairs, event.tid, comm=event.comm, cpu=event.cpu)
     return tuple(pairs)
 
 

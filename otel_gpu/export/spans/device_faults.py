@@ -17,16 +17,16 @@ def fault_span(activity: DeviceFaultActivity, origin: Origin) -> FinishedSpan:
     """Return the span of an error, at the time when the log line was read."""
     xid = activity.event.xid
     return FinishedSpan(
-        origin,
-        activity.trace_id,
-        activity.span_id,
-        activity.parent_span_id,
-        semconv.SPAN_DEVICE_FAULT,
-        activity.unix_ns,
-        activity.unix_ns,
-        describe_device_fault(activity),
-        STATUS_ERROR,
-        f"XID {xid}: {meaning_of(xid).meaning}",
+        origin=origin,
+        trace_id=activity.trace_id,
+        span_id=activity.span_id,
+        parent_span_id=activity.parent_span_id,
+        name=semconv.SPAN_DEVICE_FAULT,
+        start_unix_ns=activity.unix_ns,
+        end_unix_ns=activity.unix_ns,
+        attributes=describe_device_fault(activity),
+        status_code=STATUS_ERROR,
+        status_message=f"XID {xid}: {meaning_of(xid).meaning}",
     )
 
 

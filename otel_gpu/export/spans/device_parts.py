@@ -71,7 +71,14 @@ def choose_parts(use: DeviceUse, most: int) -> StepParts:
         "gaps": len(use.every_gap) - len(gaps) if use.knows_idle else 0,
         "work": len(use.timeline.rows) - len(work),
     }
-    return StepParts(finder.kept, phases, gaps, work, finder.idle_ns, left_out)
+    return StepParts(
+        steps=finder.kept,
+        phases=phases,
+        gaps=gaps,
+        work=work,
+        idle_ns=finder.idle_ns,
+        left_out=left_out,
+    )
 
 
 def _longest(parts: Iterable[StepPart], most: int) -> list[StepPart]:
@@ -114,7 +121,7 @@ class _Finder:
                 reached_ns[thread] = end_ns
                 self.named += 1
                 if step in self._parents and end_ns - start_ns >= self._long_ns[step]:
-                    yield StepPart(step, start_ns, end_ns - start_ns, row)
+                    yield StepPart(step, start_ns, duration_ns=end_ns - start_ns, row=row)
 
     def gaps(self) -> Iterator[StepPart]:
         """The gaps that are long for their step; also adds up all gaps."""
@@ -126,7 +133,7 @@ class _Finder:
             self.idle_ns.setdefault(step, Counter())[gap.cause] += gap.duration_ns
             is_long = gap.duration_ns >= self._long_ns[step]
             if is_long and gap.cause is not IdleCause.NOISE and step in self._parents:
-                yield StepPart(step, gap.start_ns, gap.duration_ns, number)
+                yield StepPart(step, gap.start_ns, duration_ns=gap.duration_ns, row=number)
 
     def work(self) -> Iterator[StepPart]:
         """The longest activities of each step."""
@@ -138,7 +145,9 @@ class _Finder:
         for step, rows in by_step:
             if step in self._parents:
                 for row in nlargest(most, rows, key=durations_ns.__getitem__):
-                    yield StepPart(step, starts_ns[row], durations_ns[row], row)
+                    yield StepPart(
+                        step, start_ns=starts_ns[row], duration_ns=durations_ns[row], row=row
+                    )
 
     def _step_at(self, at_ns: int) -> int:
         number = bisect_right(self._starts_ns, at_ns) - 1

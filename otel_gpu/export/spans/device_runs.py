@@ -28,7 +28,9 @@ class DeviceRun:
         starts = [use.start_ns for use in self._uses]
         ends = [use.start_ns + use.phases.window_ns for use in self._uses]
         start_unix_ns = max(0, trace.base_unix_ns + min(starts, default=0))
-        self.process: Program = traced_process(trace, start_unix_ns, seed, service_name)
+        self.process: Program = traced_process(
+            trace, start_unix_ns, seed=seed, service_name=service_name
+        )
         self.end_unix_ns = max(start_unix_ns, trace.base_unix_ns + max(ends, default=0))
 
     def spans(self, origin_of: Callable[[Program], Origin]) -> Iterator[FinishedSpan]:
@@ -39,7 +41,7 @@ class DeviceRun:
         origin = origin_of(self.process)
         uses = self._uses[:most]
         for use in uses:
-            yield from run_spans(use, origin, self._seed, most // len(uses))
+            yield from run_spans(use, origin, seed=self._seed, most=most // len(uses))
 
     def measurements(self, bounds_ns: Sequence[int]) -> Iterator[Measurement]:
         """Yield measurements of the run; ``bounds_ns`` are the bounds of duration buckets."""

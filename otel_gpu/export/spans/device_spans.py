@@ -66,7 +66,7 @@ def run_spans(use: DeviceUse, origin: Origin, seed: bytes, most: int) -> Iterato
         seed: ``ids.capture_seed`` of the import.
         most: The limit of spans, at least one.
     """
-    return _RunSpans(use, origin, seed, most).build()
+    return _RunSpans(use, origin, seed=seed, most=most).build()
 
 
 def device_pairs(use: DeviceUse) -> Attributes:
@@ -88,14 +88,18 @@ class _RunSpans:
         for number in self._parts.steps:
             yield self._step(number)
         for part in self._parts.phases:
-            yield self._below(part, b"phase", semconv.SPAN_PHASE, self._describe_phase(part.row))
+            yield self._below(
+                part, kind=b"phase", name=semconv.SPAN_PHASE, pairs=self._describe_phase(part.row)
+            )
         for part in self._parts.gaps:
             pairs = self._describe_gap(part.row)
-            yield self._below(part, b"idle", semconv.SPAN_IDLE, [*pairs, *self._device])
+            yield self._below(
+                part, kind=b"idle", name=semconv.SPAN_IDLE, pairs=[*pairs, *self._device]
+            )
         for part in self._parts.work:
             work = Work(self._use.trace.activities.kinds[part.row])
             pairs = self._describe_work(work, part.row)
-            yield self._below(part, b"work", _NAMES[work], [*pairs, *self._device])
+            yield self._below(part, kind=b"work", name=_NAMES[work], pairs=[*pairs, *self._device])
 
     def _run(self) -> FinishedSpan:
         use, trace = self._use, self._use.trace
@@ -121,7 +125,13 @@ class _RunSpans:
             start_ns = min(start_ns, use.steps[0].start_ns)
             end_ns = max(end_ns, use.steps[-1].end_ns)
         whole = (start_ns, end_ns)
-        return self._span(self._span_id, b"", semconv.SPAN_RUN, whole, [*pairs, *self._device])
+        return self._span(
+            self._span_id,
+            parent_id=b"",
+            name=semconv.SPAN_RUN,
+            times_ns=whole,
+            pairs=[*pairs, *self._device],
+        )
 
     def _step(self, number: int) -> FinishedSpan:
         step = self._use.steps[number]
@@ -131,7 +141,9 @@ class _RunSpans:
         pairs += self._describe_time(step.phases, self._parts.idle_ns.get(number, {}))
         own_id, times = self._step_id(number), (step.start_ns, step.end_ns)
         pairs += self._device
-        return self._span(own_id, self._span_id, semconv.SPAN_STEP, times, pairs)
+        return self._span(
+            own_id, parent_id=self._span_id, name=semconv.SPAN_STEP, times_ns=times, pairs=pairs
+        )
 
     def _step_id(self, number: int) -> bytes:
         if number == NO_STEP:
@@ -141,7 +153,9 @@ class _RunSpans:
     def _below(self, part: StepPart, kind: bytes, name: str, pairs: Pairs) -> FinishedSpan:
         own_id = ids.run_part_span_id(self._span_id, kind, part.row)
         times = (part.start_ns, part.start_ns + part.duration_ns)
-        return self._span(own_id, self._step_id(part.step), name, times, pairs)
+        return self._span(
+            own_id, parent_id=self._step_id(part.step), name=name, times_ns=times, pairs=pairs
+        )
 
     def _span(
         self, own_id: bytes, parent_id: bytes, name: str, times_ns: tuple[int, int], pairs: Pairs
@@ -150,14 +164,14 @@ class _RunSpans:
         # A file can contain any time.
         start_unix_ns, end_unix_ns = (min(max(0, base_ns + at), _LAST_UNIX_NS) for at in times_ns)
         return FinishedSpan(
-            self._origin,
-            self._trace_id,
-            own_id,
-            parent_id,
-            name,
-            start_unix_ns,
-            end_unix_ns,
-            tuple(pairs),
+            origin=self._origin,
+            trace_id=self._trace_id,
+            span_id=own_id,
+            parent_span_id=parent_id,
+            name=name,
+            start_unix_ns=start_unix_ns,
+            end_unix_ns=end_unix_ns,
+            attributes=tuple(pairs),
         )
 
     def _describe_time(self, phases: Phases, idle_ns: Mapping[IdleCause, int]) -> Pairs:

@@ -79,18 +79,18 @@ def stall_of(span: ReadableSpan) -> StallActivity:
     runnable_ns = event.start_ktime_ns if is_waiting else event.end_ktime_ns
     trace_id, span_id, parent_span_id = ids_of(span)
     return StallActivity(
-        _process_of(span),
-        event._replace(runnable_ktime_ns=runnable_ns),
-        event.start_ktime_ns,
-        runnable_ns,
-        event.end_ktime_ns,
-        read_reason(str(attributes.get(semconv.OTEL_GPU_STALL_REASON, ""))),
-        tuple(map(str, attributes.get(semconv.OTEL_GPU_KERNEL_FUNCTIONS) or ())),
-        None,
-        trace_id,
-        b"" if is_waiting else span_id,
-        span_id if is_waiting else b"",
-        parent_span_id,
+        process=_process_of(span),
+        event=event._replace(runnable_ktime_ns=runnable_ns),
+        start_unix_ns=event.start_ktime_ns,
+        runnable_unix_ns=runnable_ns,
+        end_unix_ns=event.end_ktime_ns,
+        reason=read_reason(str(attributes.get(semconv.OTEL_GPU_STALL_REASON, ""))),
+        functions=tuple(map(str, attributes.get(semconv.OTEL_GPU_KERNEL_FUNCTIONS) or ())),
+        stack=None,
+        trace_id=trace_id,
+        span_id=b"" if is_waiting else span_id,
+        run_queue_span_id=span_id if is_waiting else b"",
+        parent_span_id=parent_span_id,
     )
 
 
@@ -110,7 +110,13 @@ def scope_name(span: ReadableSpan) -> str:
 def _process_of(span: ReadableSpan) -> Program:
     attributes = span.resource.attributes
     name = str(attributes.get(SERVICE_NAME, ""))
-    return Program(_integer(attributes.get(PROCESS_PID)), 0, name, 0, dict(attributes))
+    return Program(
+        pid=_integer(attributes.get(PROCESS_PID)),
+        program_ktime_ns=0,
+        comm=name,
+        start_unix_ns=0,
+        attributes=dict(attributes),
+    )
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
@@ -145,7 +151,9 @@ def ids_of(span: ReadableSpan) -> tuple[bytes, bytes, bytes]:
 
 def _api_of(span: ReadableSpan, attribute: str) -> Api:
     name = str(attributes_of(span).get(attribute))
-    return _API_BY_NAME.get(name) or Api(0, name, wire.LAYER_RUNTIME, wire.FAMILY_OTHER)
+    return _API_BY_NAME.get(name) or Api(
+        number=0, name=name, layer=wire.LAYER_RUNTIME, family=wire.FAMILY_OTHER
+    )
 
 
 def _integer(value: object) -> int:

@@ -102,11 +102,13 @@ def chain_of(
     )
     causes, unexplained_ns = finder.find(subject, in_order)
     return Chain(
-        f"{effect.kind}-{effect.span_id.hex()}",
-        effect,
-        causes,
-        unexplained_ns,
-        judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, settings).severity,
+        id=f"{effect.kind}-{effect.span_id.hex()}",
+        effect=effect,
+        causes=causes,
+        unexplained_ns=unexplained_ns,
+        severity=judge(
+            lost_to_host_ns(effect, causes), effect.excess_ns, window_ns=0, settings=settings
+        ).severity,
     )
 
 

@@ -102,7 +102,9 @@ class Stacks:
         pairs = place + text if self._mode == ATTRIBUTE else place
         moment = place + text if self._mode == LOG and text else text
         characters = len(written.text) + _ENTRY_CHARACTERS
-        return _Entry(stack, place, pairs, SharedAttributes(moment), characters)
+        return _Entry(
+            stack, place, pairs=pairs, moment=SharedAttributes(moment), characters=characters
+        )
 
 
 def _describe_place(stack: CallStack) -> Attributes:
