@@ -400,6 +400,12 @@ OPTIONS: Mapping[str, Option] = {
     for texts in [_texts(kind)]
     for field in dataclasses.fields(kind)
     for option in [
-        Option(section, field.name, field.default, texts.get(field.name, ""), **field.metadata)
+        Option(
+            section,
+            field.name,
+            default=field.default,
+            text=texts.get(field.name, ""),
+            **field.metadata,
+        )
     ]
 }

@@ -151,7 +151,7 @@ def process(
     from otel_gpu.wire.decoder import decode  # noqa: PLC0415
 
     records = itertools.chain.from_iterable(batches)
-    process_events(decode(records, rejected, faults), enricher, observers, faults)
+    process_events(decode(records, rejected, faults), enricher, observers=observers, faults=faults)
 
 
 def process_events(

@@ -89,7 +89,9 @@ def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter
     if wants_store(config):
         try:
             writer = open_store(store_path(config), config, live=True, faults=faults)
-            store = Isolated(faults, "store", writer, lambda broken: broken.renew())
+            store = Isolated(
+                faults, place="store", part=writer, renew=lambda broken: broken.renew()
+            )
         except StoreError as error:
             hint = f" ({error.hint})" if error.hint else ""
             _logger.warning("%s; the capture goes on without a store%s", error, hint)

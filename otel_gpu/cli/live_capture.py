@@ -203,10 +203,10 @@ def open_capture(
         open_session(
             args,
             config,
-            programs,
-            started,
-            lambda: {"rejected": dict(rejected)},
-            faults,
+            programs=programs,
+            started=started,
+            status=lambda: {"rejected": dict(rejected)},
+            faults=faults,
             is_shown=is_shown,
         ) as batches,
     ):

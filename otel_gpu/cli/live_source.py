@@ -34,11 +34,16 @@ class LiveSource(Source):
         from otel_gpu.cli.live_capture import exit_code_of, open_capture  # noqa: PLC0415
 
         faults = Faults()
-        with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
+        with open_capture(self._args, self._config, rejected=self.rejected, faults=faults) as (
+            started,
+            batches,
+        ):
             if started.command is None:
                 self._out.note(f"capturing; Ctrl-C ends that and {self._done}")
             parts = [Isolated(faults, "report", observer) for observer in observers]
-            pipeline.process(batches, Enricher(), parts, self.rejected, faults)
+            pipeline.process(
+                batches, Enricher(), observers=parts, rejected=self.rejected, faults=faults
+            )
         self.exit_code = exit_code_of(started, faults)
 
 
@@ -57,7 +62,9 @@ def find_source_or_capture(
         hint = "leave out the options of a capture, or the file"
         raise UsageError(f"a {named} is {handled} as it is", hint=hint)
     reads = is_named or not (captures or args.pid)
-    return (find_source(args, config) if reads else None) or LiveSource(args, config, out, done)
+    return (find_source(args, config) if reads else None) or LiveSource(
+        args, config, out=out, done=done
+    )
 
 
 def pids_of(source: Source, args: Namespace) -> Sequence[int]:

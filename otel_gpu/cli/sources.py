@@ -75,7 +75,7 @@ class RecordingSource(Source):
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
         """Pass all activities to the observers."""
-        pipeline.process(self.batches(), Enricher(), observers, self.rejected)
+        pipeline.process(self.batches(), Enricher(), observers=observers, rejected=self.rejected)
 
     def close(self) -> None:
         """Close the file, also before its end was read."""

@@ -61,7 +61,7 @@ def print_thread_dump(args: Namespace, config: Config, out: Output) -> int:
     check_pids(args.pid)
     report = dump_threads(config, args.pid)
     lines = [to_text(make_threads_document(report))] if args.json else None
-    write_result(args, out, lines, lambda console: write_threads(report, console))
+    write_result(args, out, lines=lines, draw=lambda console: write_threads(report, console))
     return 0
 
 
@@ -121,7 +121,9 @@ class _DumpRound:
         took_ns = kernel_clock.ktime_ns() - begin_ns
         threads = [self._thread(resolved) for resolved in found.values()]
         self._user_stacks.close()
-        return ThreadsReport(names, unix_ns, took_ns, threads, self._notes)
+        return ThreadsReport(
+            processes=names, unix_ns=unix_ns, took_ns=took_ns, threads=threads, notes=self._notes
+        )
 
     def _prepare(self, pid: int) -> None:
         mapped = list(mapped_files(pid))
@@ -156,7 +158,7 @@ class _DumpRound:
                 self._table.learn(event)
         calls = self._user_stacks.open_calls(dump.sample).calls
         names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
-        return _ResolvedThread(dump, resolved.stack, resolved.complete, names)
+        return _ResolvedThread(dump, resolved.stack, complete=resolved.complete, calls=names)
 
     def _thread(self, resolved: _ResolvedThread) -> ThreadNow:
         dump = resolved.dump
@@ -168,18 +170,20 @@ class _DumpRound:
         reason = WaitReason.NONE
         if state == ThreadState.BLOCKED:
             flags = wire.STALL_FAULT if dump.system_call < 0 else 0
-            kernels = find_reason(functions, dump.system_call, flags, platform.machine())
+            kernels = find_reason(
+                functions, dump.system_call, flags=flags, machine=platform.machine()
+            )
             reason = refine_reason(kernels, self._table.rules_of(resolved.stack))
         return ThreadNow(
-            dump.pid,
-            dump.tid,
-            dump.comm.decode(errors="replace"),
-            state,
-            reason,
-            not dump.task_state & _UNINTERRUPTIBLE,
-            dump.ktime_ns - dump.since_ktime_ns if dump.since_ktime_ns else None,
-            dump.is_late,
-            resolved.calls,
-            self._table.find(resolved.stack),
-            functions,
+            pid=dump.pid,
+            tid=dump.tid,
+            comm=dump.comm.decode(errors="replace"),
+            state=state,
+            reason=reason,
+            is_interruptible=not dump.task_state & _UNINTERRUPTIBLE,
+            time_in_state_ns=dump.ktime_ns - dump.since_ktime_ns if dump.since_ktime_ns else None,
+            is_late=dump.is_late,
+            calls=resolved.calls,
+            stack=self._table.find(resolved.stack),
+            kernel_functions=functions,
         )

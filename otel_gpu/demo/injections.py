@@ -124,7 +124,7 @@ def starved_loader(trainer: Trainer) -> None:
         asked_ns = time.monotonic_ns()
         time_ns, data = await_data(loader)
         via = {"kind": "run_queue", "time_ns": data.work_ns - asked_ns, "pid": thief.pid}
-        trainer.inject("ipc", time_ns, loader, via | {"place": HOGGING})
+        trainer.inject("ipc", time_ns, by=loader, via=via | {"place": HOGGING})
         thief.await_report()
 
     trainer.train(in_gap=starve_loader)

@@ -86,7 +86,7 @@ def failing(trainer: Trainer, cause: str, asked: Function, held: Function) -> It
 def memory_fragmentation(trainer: Trainer) -> None:
     """Each segment keeps a small block, and a large request finds no hole."""
     memory = Allocator(trainer)
-    with failing(trainer, "fragmentation", gather, remember):
+    with failing(trainer, "fragmentation", asked=gather, held=remember):
         parts: list[int] = []
         for _ in range(40):
             remember(memory)

@@ -88,7 +88,9 @@ class ServedCapture:
                 key = (state, window, frozenset(asked.pids))
                 document = self._kept.use(key)
                 if document is None:
-                    document = self._kept[key] = self._examine(source, window, asked.pids, notes)
+                    document = self._kept[key] = self._examine(
+                        source, window, pids=asked.pids, notes=notes
+                    )
             return document
 
     def resolve(self, asked: Question) -> Window:
@@ -186,4 +188,6 @@ class ServedCapture:
         health = Health()
         source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
-        return ServedDocument(document, health, dict(source.rejected), str(source.error or ""))
+        return ServedDocument(
+            document, health, rejected=dict(source.rejected), error=str(source.error or "")
+        )

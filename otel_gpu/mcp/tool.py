@@ -56,7 +56,13 @@ def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
         base = Question if given[1] or given[2] else Arguments
         arguments = create_model(function.__name__, __base__=base, **fields)
         description = " ".join((function.__doc__ or "").split())
-        return Tool(function.__name__, title, description, arguments, function)
+        return Tool(
+            function.__name__,
+            title,
+            description=description,
+            arguments=arguments,
+            function=function,
+        )
 
     return make
 

@@ -46,7 +46,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     args.recording = args.begin = args.end = None
     found = compare(*(_side(text, args, config) for text in (args.a, args.b)))
     lines = [to_text(comparison_document(found))] if args.json else None
-    write_result(args, out, lines, partial(write_comparison, found))
+    write_result(args, out, lines=lines, draw=partial(write_comparison, found))
     if limit is None:
         return 0
     if not found.comparable:
@@ -59,8 +59,10 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
 
 def _side(text: str, args: Namespace, config: Config) -> Side:
-    with open_side(text, args, config, open_any) as (source, window):
-        return make_side(text, source, window, partial(make_collector, config))
+    with open_side(text, args, config=config, opens=open_any) as (source, window):
+        return make_side(
+            text, source, window=window, make_collector=partial(make_collector, config)
+        )
 
 
 def _limit(text: str | None) -> float | None:

@@ -49,7 +49,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 --
         return _explain(scenario.recording, as_json=args.json)
     with tempfile.TemporaryDirectory(prefix="otel-gpu-demo-") as folder:
         recording = args.record or Path(folder) / scenario.recording.name
-        _capture(scenario, Path(folder), recording, out)
+        _capture(scenario, folder=Path(folder), recording=recording, out=out)
         return _explain(recording, as_json=args.json)
 
 

@@ -37,7 +37,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Explain; return the command's exit code, or 0."""
     source = find_source_or_capture(args, config, out, handled="explained", done="explains it")
     with part_of(source, args) as window:
-        collector = make_collector(config, source.rejected, window, pids_of(source, args))
+        collector = make_collector(
+            config, source.rejected, window=window, pids=pids_of(source, args)
+        )
         collect_rarely()
         source.play(window, [collector])
         document = collector.finish(source.name, source.notes)
@@ -48,5 +50,5 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
             write_text(document, console, per_process=args.per_process)
 
-        write_result(args, out, lines, draw)
+        write_result(args, out, lines=lines, draw=draw)
     return source.exit_code

@@ -51,7 +51,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
                 source.name, window, losses=source.rejected, notes=tuple(source.notes)
             )
         else:
-            collector = make_collector(config, source.rejected, window, args.pid)
+            collector = make_collector(config, source.rejected, window=window, pids=args.pid)
             source.play(window, [timeline, collector])
             document = collector.finish(source.name, source.notes)
         drawing = timeline.close()

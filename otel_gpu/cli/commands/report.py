@@ -59,7 +59,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
             "--pid does not apply to a trace, which has one process per rank: leave it out"
         )
     with part_of(source, args) as window:
-        collector = make_collector(config, source.rejected, window, args.pid)
+        collector = make_collector(config, source.rejected, window=window, pids=args.pid)
         kinds = (CALLED, WAITED, CPU, WALL)
         stacks: list[StackCollector | MemoryStackCollector] = [
             *(StackCollector(window, kind=kind, pids=args.pid) for kind in kinds),

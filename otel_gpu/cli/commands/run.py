@@ -58,7 +58,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     check_targets(args)
     faults = Faults()
     with start_command(args, config, telemetry_files(config)) as started:
-        _capture(args, config, out, started, faults)
+        _capture(args, config, out=out, started=started, faults=faults)
     return exit_code_of(started, faults)
 
 
@@ -83,14 +83,16 @@ def _capture(
             console = out.stderr_console
             live = is_live(args.summary, console, shares_terminal=started.command is not None)
             summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
-        sinks: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
+        sinks: list[Isolated[Any]] = [
+            Isolated(faults, place="export", part=exports, renew=Exports.renew)
+        ]
         if store is not None:
             sinks.append(store)
 
         def explain(_: pipeline.ExplainStage | None = None) -> pipeline.ExplainStage:
             return pipeline.ExplainStage(config, *sinks)
 
-        explaining = Isolated(faults, "explain", explain(), explain)
+        explaining = Isolated(faults, place="explain", part=explain(), renew=explain)
         parts = [*sinks, explaining, Isolated(faults, "hang_log", _HangLog())]
         if summary is not None:
             parts.append(Isolated(faults, "summary", summary))
@@ -100,8 +102,10 @@ def _capture(
             _name_programs(programs.refusals, "chains", explaining.part.take_cut())
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
-        with open_session(args, config, programs, started, status, faults) as batches:
-            pipeline.process(batches, Enricher(), parts, rejected, faults)
+        with open_session(
+            args, config, programs=programs, started=started, status=status, faults=faults
+        ) as batches:
+            pipeline.process(batches, Enricher(), observers=parts, rejected=rejected, faults=faults)
             explaining.call(pipeline.ExplainStage.close)
             if not exports.shutdown(config.export.shutdown_timeout_s):
                 _logger.warning("not everything could be exported before the time was over")

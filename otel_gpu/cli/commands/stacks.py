@@ -145,7 +145,9 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
         lines = [to_text(make_stacks_document(report, args.limit))]
     elif args.folded:
         lines = [folded_line(stack) for stack in fold(report.rows, report.by)]
-    write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
+    write_result(
+        args, out, lines=lines, draw=lambda console: write_stacks(report, console, args.limit)
+    )
     # The text or JSON is written before the error that nothing can be drawn.
     if (args.speedscope or args.flamegraph or args.pprof) and not report.total():
         hint = "see the notes above; `otel-gpu doctor` checks what this host allows"
@@ -163,7 +165,9 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
 
         title, about = f"{report.source}: {report.title}", [coverage(report), *report.notes]
         with open_for_writing(args.flamegraph) as file:
-            file.write(flamegraph_page(fold(report.rows, report.by), report.by, title, about))
+            file.write(
+                flamegraph_page(fold(report.rows, report.by), report.by, title=title, about=about)
+            )
 
 
 def _run_diff(args: Namespace, config: Config, out: Output) -> int:
@@ -183,7 +187,9 @@ def _run_diff(args: Namespace, config: Config, out: Output) -> int:
         lines = [to_text(make_diff_document(diff, args.limit))]
     elif args.folded:
         lines = list(folded_differences(diff))
-    write_result(args, out, lines, lambda console: write_difference(diff, console, args.limit))
+    write_result(
+        args, out, lines=lines, draw=lambda console: write_difference(diff, console, args.limit)
+    )
     if args.flamegraph:
         with open_for_writing(args.flamegraph) as file:
             file.write(_difference_page(diff))

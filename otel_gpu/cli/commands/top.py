@@ -83,13 +83,16 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
     rejected: Counter[str] = Counter()
     faults = Faults()
     model = _make_model(args, config, rejected)
-    with open_capture(args, config, rejected, faults, is_shown=True) as (started, batches):
+    with open_capture(args, config, rejected=rejected, faults=faults, is_shown=True) as (
+        started,
+        batches,
+    ):
         console = out.stderr_console if args.command else out.stdout_console
-        display = _make_display(args, model, console, _name_target(args))
+        display = _make_display(args, model, console=console, source=_name_target(args))
         with display:
             shown = batches if args.once else _ticking(batches, display, faults)
             parts = [Isolated(faults, "top", model)]
-            pipeline.process(shown, Enricher(), parts, rejected, faults)
+            pipeline.process(shown, Enricher(), observers=parts, rejected=rejected, faults=faults)
         model.close()
         display.write()
     return exit_code_of(started, faults)
@@ -110,7 +113,7 @@ def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
 def _play(args: Namespace, config: Config, out: Output) -> int:
     recording = RecordingSource(args.recording)
     model = _make_model(args, config, recording.rejected)
-    display = _make_display(args, model, out.stdout_console, args.recording.name)
+    display = _make_display(args, model, console=out.stdout_console, source=args.recording.name)
     observers: list[Observer] = [model] if args.once else [_Pace(display), model]
     # Signals act like the key q, so the terminal is restored.
     with signals_handled(lambda *_: display.quit()):
@@ -168,7 +171,14 @@ def _make_display(args: Namespace, model: TopModel, console: Console, source: st
     may_redraw = not console.is_dumb_terminal and not args.once
     can_redraw = may_redraw and is_live("auto", console, shares_terminal=shares_terminal)
     takes_keys = can_redraw and not args.command and has_keys()
-    return Display(model, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
+    return Display(
+        model=model,
+        console=console,
+        source=source,
+        interval_s=args.interval,
+        is_live=can_redraw,
+        takes_keys=takes_keys,
+    )
 
 
 def _name_target(args: Namespace) -> str:

@@ -112,15 +112,15 @@ class ServiceLayout:
         path, data = self._root / file.place, self._shipped(file)
         present = _read(path)
         if present is None:
-            return FileChange("write", path, data, file.mode)
+            return FileChange(action="write", path=path, data=data, mode=file.mode)
         if present == data:
             return FileChange("unchanged", path)
         if _digest(present) == recorded.get(self._key(path)):
-            return FileChange("replace", path, data, file.mode)
+            return FileChange(action="replace", path=path, data=data, mode=file.mode)
         beside = path.with_name(path.name + ".new")
         if _read(beside) == data:
             return FileChange("unchanged", beside)
-        return FileChange("beside", beside, data, file.mode)
+        return FileChange(action="beside", path=beside, data=data, mode=file.mode)
 
     def _removals(self, recorded: Mapping[str, str]) -> Iterator[FileChange]:
         for file in FILES:

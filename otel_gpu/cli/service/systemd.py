@@ -103,7 +103,7 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[CheckResult]:
             detail = f"process {state.pid}: {state.word or 'running'}"
             hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
             if state.has_errors:
-                yield CheckResult("service", "warning", detail, hint)
+                yield CheckResult(name="service", status="warning", detail=detail, hint=hint)
             else:
                 yield CheckResult("service", "ok", detail)
 

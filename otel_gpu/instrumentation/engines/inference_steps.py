@@ -82,7 +82,7 @@ class InferenceSteps:
             return None
         publish_context()
         prepare_marks()
-        return InferenceStep(span, identity, began_ns, labels, number)
+        return InferenceStep(span, identity, began_ns=began_ns, labels=labels, number=number)
 
     def describe(self, step: InferenceStep, batch: EngineBatch) -> None:
         """

@@ -77,7 +77,9 @@ def test_a_report_is_made_once_while_nothing_changes(store, monkeypatch):
     capture = served.capture_of(None, store)
     made = []
     study = capture._examine
-    monkeypatch.setattr(capture, "_examine", lambda *of: made.append(of) or study(*of))
+    monkeypatch.setattr(
+        capture, "_examine", lambda *of, **named: made.append(of) or study(*of, **named)
+    )
 
     for name in ("get_check", "get_trace_stats", "get_time_budget", "get_causal_chains"):
         served.ask(capture, name)
