@@ -20,10 +20,11 @@ import functools
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from otel_gpu.enrich.identity import libraries
 from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
+from otel_gpu.formatting.field_types import one_of
 from otel_gpu.limits.caches import remembered
 from otel_gpu.wire.frames import Frame, FrameType
 
@@ -44,6 +45,10 @@ class WorkKind(StrEnum):
     JSON = "json"
     TABLES = "table processing"
     COMPRESSION = "compression"
+
+
+WorkName = Annotated[str, one_of(WorkKind)]
+"""The text of a ``WorkKind``."""
 
 
 class KnownWork(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who, key_of
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a type of an explanation too
+from otel_gpu.enrich.known_work import WorkName
 from otel_gpu.explain.kinds import (
     Bound,
     CauseKind,
@@ -20,6 +21,7 @@ from otel_gpu.explain.kinds import (
     TimeClass,
     TimeState,
 )
+from otel_gpu.formatting.field_types import NonEmpty, Signed, SpanId, TraceId
 from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.state.memory.snapshot import Kept, LineHolding
@@ -31,12 +33,18 @@ class Evidence(NamedTuple):
     """
     One measured interval that a cause rests on.
 
-    ``reason`` of ``COUNTERS`` names those that rose. ``span_id`` is the exported span's, or empty, and ``trace_id`` that
-    of its trace. ``functions`` is the thread's kernel stack, and ``stack`` where in its program it
-    was. ``is_cpu_idle``: no thread had the CPU of a ``run_queue`` wait.
+    Attributes:
+        culprit: Who had the CPU, held the lock or kept the thread waiting; None: not known.
+        waker: Who ended the wait; None: not known.
+        reason: Why the thread waited; of ``counters``, the counters that rose.
+        functions: Functions of the kernel that the thread was in, innermost first.
+        span_id: Of the exported span; empty: it has none.
+        stack: Where in its program the thread was; absent: not known.
+        is_cpu_idle: Of a ``run_queue`` wait: no thread had the CPU.
+        trace_id: The trace of the span.
     """
 
-    id: str
+    id: NonEmpty
     kind: EvidenceKind
     start_unix_ns: int
     end_unix_ns: int
@@ -44,21 +52,21 @@ class Evidence(NamedTuple):
     waker: Culprit | None = None
     reason: str = ""
     functions: tuple[str, ...] = ()
-    span_id: bytes = b""
+    span_id: SpanId = b""
     stack: CallStack | None = None
     is_cpu_idle: bool = False
-    trace_id: bytes = b""
+    trace_id: TraceId = b""
 
 
 class DeviceTrouble(NamedTuple):
     """
-    What was wrong with a device.
+    What was wrong with a device: why its clocks were limited and to what, or its error.
 
     Attributes:
-        device: Its UUID, else its place on the bus.
+        device: Its UUID, else its place on the bus; empty: not known.
         xid: NVIDIA's number of the error; 0: none was reported.
         uncorrected: Memory errors that could not be corrected.
-        reason: Why its clocks were limited; empty: they were not.
+        reason: Why its clocks were limited, as ``gpu.clock.limit.reason``; empty: they were not.
         clock_mhz: Its clock; 0: not known.
         clock_limit_mhz: The highest clock; 0: not known.
     """
@@ -75,13 +83,20 @@ class Cause(NamedTuple):
     """
     A part of an effect's time with one cause.
 
-    ``via`` are the causes of this cause, found by following the
-    thread that ended the wait; their times are parts of this one's. ``resource`` is the file,
-    address or similar that was waited for, if known. ``lines`` are the lines that a thread worked
-    on during that time: the thread itself for its own work and unexplained time, the culprit for a
-    wait for a CPU, and the other threads of the process for the GIL if its holder is unknown.
-    ``trouble`` is what was wrong with the device. ``others`` are causes just as much as
-    ``culprit``: all ranks that did not call a collective.
+    Attributes:
+        share: Of the effect's duration.
+        culprit: Who caused it; None: not known, or no process did.
+        evidence: The measured intervals.
+        via: The causes of this cause, found by following the thread that ended the wait; their
+            times are parts of this one's.
+        resource: The file, address or collective that was waited for; absent: not known.
+        lines: The lines that a thread worked on in that time, those with the most samples first:
+            the thread itself for its own work and unexplained time, the culprit for a wait for a
+            CPU, and the other threads of the process for the GIL if its holder is not known. The
+            time is measured; samples only show where it went.
+        trouble: Of ``gpu_clocks`` and ``gpu_fault``: what was wrong with the device.
+        others: Causes just as much as ``culprit``: of a collective that several ranks did not call,
+            all but the first of them.
     """
 
     kind: CauseKind
@@ -132,23 +147,28 @@ class Effect(NamedTuple):
     """
     What went wrong, or an example that took no longer than others.
 
-    ``api`` is empty if a framework reports that memory ran out, or a driver that a device failed.
-    It is the event of a network adapter's failure, and the operation of a collective that hangs
-    outside calls. ``excess_ns`` is over the series' own median for the same kind and size class.
-    ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the program it
-    was. The duration of an effect that ``began_before_capture`` is a lower bound.
+    Attributes:
+        api: The call, or the call after a gap; the event of a network adapter's failure; the
+            operation of a collective that hangs outside calls. Empty if a framework reports that
+            memory ran out, or a driver that a device failed.
+        comm: The name of the thread.
+        excess_ns: The time above the median of calls of the same kind and size class.
+        trace_id: The trace of the span that shows it; empty: none does.
+        span_id: The span that shows it; empty: none does.
+        stack: Where the call was made, or where its thread hangs; absent: not known.
+        began_before_capture: Its entry was not seen: the duration is a lower bound.
     """
 
     kind: EffectKind
     process: Program
     api: str
-    tid: int
+    tid: Signed
     comm: str
     start_unix_ns: int
     duration_ns: int
     excess_ns: int
-    trace_id: bytes
-    span_id: bytes
+    trace_id: TraceId
+    span_id: SpanId
     stack: CallStack | None = None
     began_before_capture: bool = False
 
@@ -228,10 +248,13 @@ class Chain(NamedTuple):
     """
     One effect and its causes, ranked by the time that they add to what is usual.
 
-    ``failure`` describes a request for memory, if the effect is its failure.
+    Attributes:
+        unexplained_ns: Time of the effect without a cause.
+        failure: Of an effect ``out_of_memory``: the request that failed. Its effect and its cause
+            took no time.
     """
 
-    id: str
+    id: NonEmpty
     effect: Effect
     causes: tuple[Cause, ...]
     unexplained_ns: int
@@ -248,14 +271,22 @@ class Incident(NamedTuple):
     """
     Effects of the same causes in one window, or a cause that takes much of all time there.
 
-    ``lost_ns`` is the sum of their excess that has a cause; for a ``chronic`` one, all lost time.
-    ``effects`` counts them, and ``chains`` are the worst of them. A chronic one has the ``process``
-    whose time it was, and ``examples``: recorded calls and gaps whose time is mostly due to its
-    leading cause. They are not effects of it, whether they took longer than usual or not.
-    ``severity_reason`` explains the severity in words.
+    Attributes:
+        lost_ns: The excess of the effects that has a cause; of a chronic incident all lost time.
+        unexplained_ns: Time of the effects without a cause.
+        chains: The worst chains that are listed; there can be more effects.
+        effects: The number of slow, failed or hung calls and slow gaps.
+        chronic: Whether a cause takes much of all time of the launching threads, and not only of
+            that of effects.
+        process: Of a chronic incident: whose time it was; None: see its chains.
+        examples: Of a chronic incident: recorded calls and gaps whose time is mostly due to its
+            leading cause, the most first. They are not effects of it, whether they took longer than
+            usual or not.
+        severity_reason: Why it is that severe, in words: what the host lost and the bound that this
+            missed, or why it is not a fault of the host.
     """
 
-    id: str
+    id: NonEmpty
     severity: Severity
     start_unix_ns: int
     end_unix_ns: int
@@ -287,19 +318,20 @@ class TimeNode(NamedTuple):
     A part of the time of launching threads.
 
     Attributes:
-        state: On the first level a state of time; below it a kind of cause. ``note`` gives the
-            reason of ``UNKNOWN``. Below work of a program, ``LINE``.
-        time_ns: The time.
+        state: ``all``; on the first level below it a state of time, then kinds of causes. Below
+            work of a program, ``line``. ``other``: smaller ones together; ``unknown``: see
+            ``note``.
         share: Of the whole tree.
-        who: What had the CPU or was waited for; below that, the thread whose time this is.
-        where: Where in the program most of it was, among intervals that were sent one by one.
+        who: What had the CPU or was waited for; below that, the thread whose time this is. None:
+            not known.
+        where: Where in the program most of it was, among intervals that were sent one by one. None:
+            not known.
         samples: The number of these. For work of a program, the number of on-CPU samples; without
-            any,
-          ``where`` is where it lost its CPU, or the call after it.
-        children: What it consists of; empty: no more is known.
+            any, ``where`` is where it lost its CPU, or the call after it.
+        children: Its parts, which sum to it; empty: no more is known.
         resource: The file, socket or similar that was waited for.
-        note: A remark, in words.
-        work: What most of it was, if its frames show that.
+        note: A remark on what is not known or left out, in words.
+        work: What most of it was, by its frames; absent: not known.
     """
 
     state: NodeState
@@ -311,7 +343,7 @@ class TimeNode(NamedTuple):
     children: tuple["TimeNode", ...] = ()
     resource: Resource | None = None
     note: str = ""
-    work: str = ""
+    work: WorkName = ""
 
     def child(self, state: NodeState) -> "TimeNode | None":
         """Return the largest child with a state."""
@@ -323,12 +355,11 @@ class VerdictClass(NamedTuple):
     A class that a verdict names.
 
     Attributes:
-        name: The class.
+        name: The class, a key of ``verdict_shares``.
         share: Of the time of the launching threads.
         path: What dominates it: nodes of the time tree without children, its state first. Each is
-            at least
-          half of the first one, except one of many processes that had a CPU that was waited for: there it
-          is the one that had it longest.
+            at least half of the first one, except one of many processes that had a CPU that was
+            waited for: there it is the one that had it longest.
     """
 
     name: TimeClass

@@ -36,7 +36,7 @@ class EffectKind(StrEnum):
 
 
 class CauseKind(StrEnum):
-    """What an effect's time can be due to; ``rules`` describes each."""
+    """What an effect's time can be due to."""
 
     PREEMPTION = "preemption"
     RUN_QUEUE = ThreadState.RUN_QUEUE
@@ -76,6 +76,19 @@ class CauseKind(StrEnum):
     COLLECTIVE_WAIT = "collective_wait"
     COLLECTIVE_MISMATCH = "collective_mismatch"
     COLLECTIVE_STUCK = "collective_stuck"
+
+
+FAILED_REQUESTS = (
+    CauseKind.EXHAUSTED,
+    CauseKind.FITTING_HOLE,
+    CauseKind.PRIVATE_POOL,
+    CauseKind.OTHER_STREAM,
+    CauseKind.KEPT_CACHE,
+    CauseKind.FRAGMENTATION,
+    CauseKind.OTHER_PROCESS,
+    CauseKind.LEAK,
+)
+"""Why a request for memory can fail."""
 
 
 class EvidenceKind(StrEnum):

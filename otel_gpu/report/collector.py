@@ -48,7 +48,7 @@ from otel_gpu.report.document import (
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.memory.live_blocks import MemoryCalls, block_notes, block_rows, layer_rows
 from otel_gpu.report.memory.snapshot import memory_rows
-from otel_gpu.report.memory.types import DeviceMemory
+from otel_gpu.report.memory.types import MODES, DeviceMemory
 from otel_gpu.report.nccl.builder import communicator_rows
 from otel_gpu.report.notes import write_notes
 from otel_gpu.report.other_processes import OtherProcesses
@@ -67,8 +67,6 @@ from otel_gpu.wire.memory import MemorySnapshot
 
 MAX_REPLACED = 16_384
 _SIGNAL_OF_EXIT = 0x7F
-MODES = frozenset({"totals", "large", "all"})
-"""The values of ``options.MemoryConfig.blocks`` with which blocks are followed."""
 
 
 class Collector:

@@ -8,7 +8,7 @@ except that processes, chains, intervals and stacks are objects here and ids in 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program, Who, key_of
@@ -39,6 +39,7 @@ from otel_gpu.explain.kinds import (
     TimeClass,
     TimeState,
 )
+from otel_gpu.formatting.field_types import OrNan, Positive, one_of
 from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.memory.types import DeviceMemory
 from otel_gpu.report.nccl.types import CommunicatorReport
@@ -47,6 +48,7 @@ from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.pressure import Load, Throttled
 from otel_gpu.state.window import Window
 from otel_gpu.wire.frames import Frame, FrameType
+from otel_gpu.wire.probe_table import LAYER_NAMES
 from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 __all__ = [
@@ -104,8 +106,6 @@ __all__ = [
     "with_names",
 ]
 
-SCHEMA_VERSION = 2
-
 OTHER_PROCESSES_PID = 0
 """The pid of merged processes; no process has it."""
 
@@ -141,10 +141,22 @@ class ProcessReport(NamedTuple):
     """
     One program under one pid, and what bounds it.
 
-    ``verdict`` is ``UNKNOWN``, and its figures are empty, without times of its threads. ``places``
-    are its attributes of the container and pod. ``time_tree`` has all time of its launching
-    threads; None: it has none. ``lines`` are the code lines of the work behind the verdict: its
-    own, or that of the thread that it waited for.
+    Attributes:
+        service_name: Of merged processes their count and service: "19,500 more processes of storm".
+        command: Its arguments, joined by spaces; secrets are masked.
+        start_unix_ns: When the program began.
+        places: Its attributes ``container.*`` and ``k8s.*``.
+        verdict: What it is bound by, of all time of its launching threads; ``mixed``: two classes
+            are nearly equal; ``unknown``: the times of its threads are not known.
+        verdict_shares: The share of each class that the verdict compares; empty: not known.
+        budget_ns: The time of its launching threads, by state; empty: not known.
+        time_tree: All time of its launching threads, by reason; None: it has none.
+        lines: The lines with the work behind the first of ``verdict_bounds``: its own, or those of
+            the thread that it waited for. Absent if most of that time is not work, or no sample
+            shows it.
+        verdict_bounds: The classes that the verdict names, those with the most time first: the one
+            that leads, or at least two if ``mixed``; then all with at least a fifth. Absent: the
+            verdict is not known.
     """
 
     process: Program
@@ -164,16 +176,22 @@ class ApiTotals(NamedTuple):
     """
     All calls of one API by one program, including those inside other calls.
 
-    Percentiles are read from the kernel's buckets; NaN without buckets. All else is exact.
+    Percentiles are read from the kernel's buckets. All else is exact.
+
+    Attributes:
+        p50_ns: None: no call has a duration.
+        p99_ns: None: as ``p50_ns``.
+        sum_ns: The time of all calls.
+        size_bytes: Bytes copied, set or allocated by calls that succeeded.
     """
 
     process: Program
     api: str
-    layer: str
+    layer: Annotated[str, one_of(LAYER_NAMES.values())]
     calls: int
     errors: int
-    p50_ns: float
-    p99_ns: float
+    p50_ns: OrNan
+    p99_ns: OrNan
     max_ns: float
     sum_ns: int
     size_bytes: int
@@ -183,15 +201,21 @@ class EventTime(NamedTuple):
     """
     Device time that one process measured itself, between CUDA events.
 
-    ``device`` is the process's device index; None: not known. Measured intervals can overlap.
-    Percentiles are read from the kernel's buckets; all else is exact.
+    Measured intervals can overlap. Percentiles are read from the kernel's buckets; all else is
+    exact.
+
+    Attributes:
+        device: The process's device index; None: not known.
+        times: The number of measured intervals.
+        p50_ns: None: no interval is in a bucket.
+        p99_ns: None: as ``p50_ns``.
     """
 
     process: Program
     device: int | None
     times: int
-    p50_ns: float
-    p99_ns: float
+    p50_ns: OrNan
+    p99_ns: OrNan
     max_ns: float
     sum_ns: int
 
@@ -210,7 +234,12 @@ class OffCpu(NamedTuple):
     """
     Time that threads of a process were off the CPU, for one reason.
 
-    ``reason`` of the run queue is ``PREEMPTED`` if another thread took the CPU, else ``NONE``.
+    Attributes:
+        context: ``gap``: between calls; ``synchronize``: waiting for the GPU; ``call``: in another
+            call; ``other``: the thread makes no calls.
+        state: ``run_queue`` or ``blocked``.
+        reason: Of a run queue ``preempted`` if another thread took the CPU, else empty.
+        times: The number of intervals.
     """
 
     process: Program
@@ -222,7 +251,12 @@ class OffCpu(NamedTuple):
 
 
 class CulpritTime(NamedTuple):
-    """Time that one culprit cost the effects of one process, by one kind of cause."""
+    """
+    Time that one culprit cost the effects of one process, by one kind of cause.
+
+    Attributes:
+        effects: The number of effects.
+    """
 
     process: Program
     culprit: Culprit
@@ -232,7 +266,15 @@ class CulpritTime(NamedTuple):
 
 
 class TimeBucket(NamedTuple):
-    """Sums of one interval of the window that captures cover; ``process`` None: of all together."""
+    """
+    Sums of one interval of the window that captures cover.
+
+    Counts are spread evenly between two readings, so they need not be whole.
+
+    Attributes:
+        process: None: all processes together.
+        lost_ns: The excess of slow calls and gaps.
+    """
 
     process: Program | None
     start_unix_ns: int
@@ -253,12 +295,36 @@ class TimeBucket(NamedTuple):
 
 class Document(NamedTuple):
     """
-    All results for a window.
+    What bounds each process of a window, which calls and gaps were slow, and why.
 
-    ``incidents`` are in order of severity and lost time, ``chains`` by the start of their effects,
-    ``apis`` by total time. ``slots`` has rows for all processes together, then for each.
-    ``uncovered`` are the parts of the window without a capture, in order of time: nothing is known
-    about them.
+    Times that end in ``_unix_ns`` are Unix time, other times are durations, both in nanoseconds.
+    Shares are parts of 1.
+
+    Attributes:
+        source: The name of the recording as given, or ``live``.
+        apis: By total time, the longest first. Calls inside other calls have rows, too.
+        balances: Allocated and freed device memory, by process.
+        incidents: By severity, then by lost time, the worst first.
+        chains: By the start of their effects.
+        culprit_times: How much time each culprit cost each process, over all chains, the most
+            first.
+        off_cpu: Time that threads did not run, by reason; that of launching threads first.
+        slots: Sums over time: of all processes together, then of each. Intervals without a capture
+            are in ``uncovered``.
+        load: The load that the host reports, which is never a cause; None: it was not read.
+        losses: What was not recorded or could not be read, by reason.
+        notes: What is not known about the window, in words.
+        memory: Held memory of each device, by source. Sources hold the same memory: never add them
+            up. Empty: no source reports it; see ``balances``.
+        devices: How a program used each device, from sources that record device time; else empty.
+        advice: What to do about the use of devices. Incidents and memory have their own.
+        event_times: Device time between CUDA events, by process and device.
+        communicators: NCCL communicators with ranks on this host: those that hang first, then by
+            time. Numbers of collectives can be compared between ranks.
+        steps: Steps of threads: reported by their program, or found as a period of its calls. By
+            total time.
+        uncovered: The parts of the window without a capture, in order of time: nothing is known
+            about them.
     """
 
     source: str
@@ -272,7 +338,7 @@ class Document(NamedTuple):
     off_cpu: tuple[OffCpu, ...] = ()
     slots: tuple[TimeBucket, ...] = ()
     load: Load | None = None
-    losses: Mapping[str, int] = {}
+    losses: Mapping[str, Positive] = {}
     notes: tuple[str, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
     devices: tuple[DeviceReport, ...] = ()

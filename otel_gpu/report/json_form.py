@@ -1,8 +1,9 @@
 """
 The document as JSON: the output of ``explain --json``.
 
-A contract: ``schema.json`` beside this module describes it, and ``schema_version`` grows when a key
-is removed or changes its meaning. One function writes every row: its fields are the keys.
+A contract: ``schema.json`` beside this module describes it, and is generated from the types.
+``schema_version`` grows when a key is removed or changes its meaning. One function writes every row:
+its fields are the keys, except for what ``json_types`` has.
 References to a process, chain, interval or stack are ids; the objects are under ``processes``,
 ``chains``, ``evidence`` and ``stacks``.
 """
@@ -10,49 +11,37 @@ References to a process, chain, interval or stack are ids; the objects are under
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
 from otel_gpu.explain.chains import Failure
 from otel_gpu.report.causes import walk
 from otel_gpu.report.document import (
-    SCHEMA_VERSION,
     CallStack,
     Cause,
-    Chain,
     CodeLines,
     Document,
     Evidence,
     Frame,
     Program,
-    Where,
     stack_of_cause,
+)
+from otel_gpu.report.json_types import (
+    ABSENT_WHEN_EMPTY,
+    BY_ID,
+    KEYS,
+    LEFT_OUT,
+    MAX_FRAMES,
+    MAX_LINES,
+    FrameForm,
+    LineForm,
+    LineKeys,
+    StackForm,
+    WhereForm,
 )
 from otel_gpu.report.memory.snapshot import out_of_memory
 
-MAX_LINES = 5
-"""Of one cause."""
-MAX_FRAMES = 64
-"""Of one stack in a document; a frame of type ``cut`` replaces the others."""
-
-# In Python these names have units; the JSON contract is older.
-_KEYS: Mapping[str, str] = {"size_bytes": "bytes", "culprit_times": "blames"}
-_ABSENT_WHEN_EMPTY = frozenset(
-    {
-        "severity_reason",
-        "verdict_bounds",
-        "via",
-        "stack",
-        "place",
-        "resource",
-        "note",
-        "work",
-        "began_before_capture",
-        "failure",
-        "trouble",
-        "others",
-    }
-)
+SCHEMA_VERSION: Final = 2
 
 
 def make_document(document: Document) -> dict[str, Any]:
@@ -74,7 +63,7 @@ def make_document(document: Document) -> dict[str, Any]:
     return written
 
 
-def to_text(document: dict[str, Any]) -> str:
+def to_text(document: Mapping[str, object]) -> str:
     """
     Write a document as JSON text.
 
@@ -95,9 +84,9 @@ def process_id(process: Program) -> str:
     return f"{process.pid}-{process.program_ktime_ns}"
 
 
-def stack_form(stack: CallStack) -> dict[str, Any]:
+def stack_form(stack: CallStack) -> StackForm:
     """Return a stack, its frames innermost first."""
-    written: dict[str, Any] = {
+    written: StackForm = {
         "complete": stack.complete,
         "native": stack.native,
         "python": stack.python,
@@ -108,40 +97,51 @@ def stack_form(stack: CallStack) -> dict[str, Any]:
     return written
 
 
-def frame_form(frame: Frame) -> dict[str, Any]:
+def frame_form(frame: Frame) -> FrameForm:
     """Return a frame; unknown fields are omitted."""
-    written: dict[str, Any] = {"type": frame_type(frame), "function": frame.function}
-    known = ((name, getattr(frame, name)) for name in ("file", "line", "module", "address"))
-    return written | {name: value for name, value in known if value}
+    written: FrameForm = {"type": frame_type(frame), "function": frame.function}
+    if frame.file:
+        written["file"] = frame.file
+    if frame.line:
+        written["line"] = frame.line
+    if frame.module:
+        written["module"] = frame.module
+    if frame.address:
+        written["address"] = frame.address
+    return written
 
 
-def lines_form(lines: CodeLines) -> dict[str, Any]:
+def lines_form(lines: CodeLines) -> LineKeys:
     """Return the lines that worked, with their samples; empty without samples."""
-    written = [
+    written: list[LineForm] = [
         {
-            **line.where._asdict(),
+            "function": line.where.function,
+            "file": line.where.file,
+            "line": line.where.line,
             "samples": line.samples,
             "share": lines.share_of(line),
             "work": line.work or None,
         }
         for line in lines.each[:MAX_LINES]
     ]
-    where = {name: written[0][name] for name in Where._fields} if written else None
-    return {"lines": written, "samples": lines.samples, "where": where} if where else {}
+    if not written:
+        return {}
+    function, file, line = lines.each[0].where
+    where: WhereForm = {"function": function, "file": file, "line": line}
+    return {"lines": written, "samples": lines.samples, "where": where}
 
 
 def _record(row: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
     written: dict[str, Any] = {}
     for name, value in zip(row._fields, row, strict=True):
-        if name == "trace_id" and isinstance(row, Evidence):
-            # Its span has an id of its own.
+        if name in LEFT_OUT.get(type(row), ()):
             continue
         if isinstance(value, Program):
             written |= {"pid": value.pid, "process": process_id(value)}
         elif isinstance(value, CodeLines):
             written |= lines_form(value)
-        elif value or name not in _ABSENT_WHEN_EMPTY:
-            written[_KEYS.get(name, name)] = _value(name, value)
+        elif value or name not in ABSENT_WHEN_EMPTY:
+            written[KEYS.get(name, name)] = _value(name, value)
     if isinstance(row, Cause) and (stack := stack_of_cause(row)) is not None:
         written["stack"] = stack_id_text(stack.id)
     return written
@@ -150,7 +150,7 @@ def _record(row: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
 def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
     written = value
     match value:
-        case Chain() | Evidence():
+        case _ if type(value) in BY_ID:
             written = value.id
         case CallStack():
             written = stack_id_text(value.id)

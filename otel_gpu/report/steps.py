@@ -1,12 +1,13 @@
 """Rows of threads' steps in a document."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
+from otel_gpu.formatting.field_types import Signed, SpanId, TraceId, one_of
 from otel_gpu.state.steps import SlowStep, StepSeries, ThreadSteps
 
 MAX_ROWS: Final = 256
@@ -29,7 +30,8 @@ class SlowStepRow(NamedTuple):
         number: The program's number; for a found step, from 1.
         usual_ns: The median of the steps before it.
         loader_wait_ns: Time in it spent waiting for the data loader, as the program reports.
-        trace_id: Of the program's own span of it; empty: it has none. So is ``span_id``.
+        trace_id: The trace of the program's own span of it; empty: it has none.
+        span_id: The program's own span of it; empty: it has none.
         causes: Causes of the excess, the longest first.
         unexplained_ns: Excess without a cause.
     """
@@ -39,8 +41,8 @@ class SlowStepRow(NamedTuple):
     duration_ns: int
     usual_ns: int
     loader_wait_ns: int
-    trace_id: bytes
-    span_id: bytes
+    trace_id: TraceId
+    span_id: SpanId
     causes: tuple[Cause, ...]
     unexplained_ns: int
 
@@ -50,22 +52,22 @@ class StepTotals(NamedTuple):
     Steps of one kind, made by one thread.
 
     Attributes:
-        kind: ``training``, ``evaluation``, ``prefill``, ``decode`` or ``unknown``.
         name: The program's name of them; can be empty.
         source: ``program``: it reports them, or ``agent``: found as a period of its calls.
         confidence: From 0 to 1.
+        steps: The number of steps.
         variation: Interquartile range divided by the median.
         loader_wait_ns: Sum over all steps, as the program reports.
-        slow_steps: Count of steps that took far longer than usual; ``slow`` are those that lost
-            most.
+        slow_steps: The number of steps that took twice as long as the median of those before them.
+        slow: Those that lost most.
     """
 
     process: Program
-    tid: int
+    tid: Signed
     comm: str
-    kind: str
+    kind: Annotated[str, one_of(KINDS.values())]
     name: str
-    source: str
+    source: Annotated[str, one_of([*SOURCES.values(), UNKNOWN])]
     confidence: float
     steps: int
     sum_ns: int

@@ -25,7 +25,10 @@ class Load(NamedTuple):
     """
     The load of the host: context, never a cause.
 
-    ``stalled`` is, by resource, the share of time in which some thread of the host waited for it.
+    Attributes:
+        most_load: The highest average of one minute.
+        stalled: By resource, the share of time in which some thread of the host waited for it.
+        throttled: The cgroups that their CPU quota held up.
     """
 
     most_load: float

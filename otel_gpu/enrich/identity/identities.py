@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from otel_gpu.formatting.field_types import Signed, one_of
 from otel_gpu.limits.caches import shared
 from otel_gpu.wire.frames import Frame, PythonStatus, UnwindMethod
+
+_RESOURCES = ("file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other", "collective")
 
 
 @shared
@@ -92,8 +95,8 @@ class Who(NamedTuple):
         function: Of a thread: what it runs, if it has no name of its own.
     """
 
-    pid: int
-    tid: int = 0
+    pid: Signed
+    tid: Signed = 0
     comm: str = ""
     command: str = ""
     container: str = ""
@@ -108,10 +111,10 @@ class Resource(NamedTuple):
     What a thread waited for, in a system call about a file descriptor.
 
     Attributes:
-        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd`` or ``other``.
-        name: A path, or an address and port: of the peer, or of the listening end. Empty: not
-            known, or
-          many, such as all files of a file system.
+        kind: Of a cause also ``collective``.
+        name: A path, or an address and port: of the peer, or of the listening end; of a collective
+            what was waited for, in words. Empty: not known, or many, such as all files of a file
+            system.
         file_system: Its type (``ext4``, ``nfs4``, ``fuse.sshfs``, ``overlay``); else empty.
         mount: Where the process sees that file system; else empty.
         is_remote: Whether another host, or network namespace, is behind it.
@@ -120,13 +123,13 @@ class Resource(NamedTuple):
         source: What is mounted: a device, or ``host:/folder``; else empty.
     """
 
-    kind: str
+    kind: Annotated[str, one_of(_RESOURCES)]
     name: str
     file_system: str = ""
     mount: str = ""
     is_remote: bool = False
     is_incoming: bool = False
-    peers: tuple[int, ...] = ()
+    peers: tuple[Signed, ...] = ()
     source: str = ""
 
     @property
@@ -138,6 +141,6 @@ class Resource(NamedTuple):
 class Culprit(NamedTuple):
     """The thread or process that had the CPU, held the lock, or kept another one waiting."""
 
-    pid: int
-    tid: int
+    pid: Signed
+    tid: Signed
     comm: str

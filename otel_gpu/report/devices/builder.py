@@ -25,6 +25,7 @@ from otel_gpu.report.devices.types import (
     OperationRow,
 )
 from otel_gpu.state.traces.collectives import Key, find_waits
+from otel_gpu.state.traces.critical_path import PathBound
 from otel_gpu.state.traces.device_steps import StepTimePart, TracedStep, counted
 from otel_gpu.wire.device_activity import DeviceTrace
 
@@ -125,7 +126,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         exposed_copy_ns=phases.exposed_copy_ns,
         idle_ns=phases.idle_ns if use.knows_idle else None,
         overlap=phases.overlap,
-        idle=dict(_idle(use)) if use.is_reliable else None,
+        idle=dict(Counter(use.idle_ns).most_common()) if use.is_reliable else None,
         waits=tuple(_waits(use)) if use.is_reliable else (),
         gaps=tuple(_gaps(name, use)) if use.is_reliable else (),
         steps=len(use.steps),
@@ -166,11 +167,6 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
     )
 
 
-def _idle(use: DeviceUse) -> Iterator[tuple[str, int]]:
-    for cause, time_ns in sorted(use.idle_ns.items(), key=lambda item: -item[1]):
-        yield str(cause), time_ns
-
-
 def _waits(use: DeviceUse) -> Iterator[IdleRow]:
     for place, time_ns in use.places[:MAX_ROWS]:
         yield IdleRow(cause=place.cause, name=place.name, python=place.python, time_ns=time_ns)
@@ -192,14 +188,14 @@ def _critical(use: DeviceUse) -> CriticalPathRow | None:
     if use.critical is None:
         return None
     step, path = use.critical
-    bounds: Counter[str] = Counter()
+    bounds: Counter[PathBound] = Counter()
     for part in path.parts:
         bounds[part.bound] += part.time_ns
     return CriticalPathRow(
         step=step,
         start_unix_ns=use.trace.base_unix_ns + path.start_ns,
         duration_ns=path.end_ns - path.start_ns,
-        bounds={str(bound): time_ns for bound, time_ns in bounds.most_common()},
+        bounds=dict(bounds.most_common()),
         rows=tuple(CriticalRow(*part) for part in path.parts[:MAX_ROWS]),
     )
 

@@ -1,16 +1,19 @@
 """
 Rows of device use in a document.
 
-They contain device time, from sources that record it. Times are nanoseconds; None: the source lacks
-the value, and ``gate`` has the reason.
+They contain device time, from sources that record it. Times are nanoseconds.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from otel_gpu.explain.kinds import Bound
 from otel_gpu.explain.traces.device_verdict import LossKind
 from otel_gpu.explain.traces.idle_causes import IdleCause as IdleCause  # noqa: PLC0414 -- of rows of a report, too
+from otel_gpu.formatting.field_types import NonEmpty
+from otel_gpu.state.traces.critical_path import PathBound
 from otel_gpu.state.traces.device_steps import StepTimePart as StepTimePart  # noqa: PLC0414 -- as IdleCause
 
 
@@ -18,12 +21,17 @@ class DeviceStepRow(NamedTuple):
     """
     One step of a program on one device.
 
-    ``compute + exposed_communication + exposed_copy + idle`` is its duration. ``parts`` splits the
-    same time by activity, on the device or else on the host. ``set_aside`` is the reason why
-    medians exclude it.
+    Its duration is the sum of ``compute_ns``, ``exposed_communication_ns``, ``exposed_copy_ns`` and
+    ``idle_ns``.
+
+    Attributes:
+        host_ns: Its duration on the host.
+        idle_ns: None: the source lacks it.
+        parts: The duration by activity, of the device or else of the host.
+        set_aside: Why medians exclude it; empty: they include it.
     """
 
-    id: str
+    id: NonEmpty
     name: str
     start_unix_ns: int
     duration_ns: int
@@ -37,7 +45,13 @@ class DeviceStepRow(NamedTuple):
 
 
 class IdleRow(NamedTuple):
-    """Idle time of a device: the cause, the host's activity, and its Python function."""
+    """
+    Idle time of a device.
+
+    Attributes:
+        name: What the thread did whose launch ended the time.
+        python: The Python function in which it did that.
+    """
 
     cause: IdleCause
     name: str
@@ -46,9 +60,15 @@ class IdleRow(NamedTuple):
 
 
 class GapRow(NamedTuple):
-    """A long interval in which a device was idle."""
+    """
+    A long interval in which a device was idle.
 
-    id: str
+    Attributes:
+        name: What the thread did whose launch ended it.
+        python: The Python function in which it did that.
+    """
+
+    id: NonEmpty
     start_unix_ns: int
     duration_ns: int
     cause: IdleCause
@@ -57,9 +77,14 @@ class GapRow(NamedTuple):
 
 
 class KernelRow(NamedTuple):
-    """All activities of one name."""
+    """
+    All activities of one name.
 
-    id: str
+    Attributes:
+        times: The number of activities.
+    """
+
+    id: NonEmpty
     name: str
     kind: str
     times: int
@@ -68,7 +93,12 @@ class KernelRow(NamedTuple):
 
 
 class KindRow(NamedTuple):
-    """All activities of one kind."""
+    """
+    All activities of one kind.
+
+    Attributes:
+        times: The number of activities.
+    """
 
     kind: str
     times: int
@@ -79,10 +109,14 @@ class OperationRow(NamedTuple):
     """
     All calls of one operator with inputs of one shape.
 
-    Times exclude nested operators; ``device_ns`` is that of launched work.
+    Times exclude nested operators.
+
+    Attributes:
+        times: The number of calls.
+        device_ns: Device time of the work that they launched.
     """
 
-    id: str
+    id: NonEmpty
     name: str
     shapes: str
     times: int
@@ -91,7 +125,14 @@ class OperationRow(NamedTuple):
 
 
 class CopyRow(NamedTuple):
-    """All copies of one direction; ``pageable``: the host's memory is not pinned."""
+    """
+    All copies of one direction.
+
+    Attributes:
+        way: ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP`` or empty.
+        pageable: Whether the host's memory is not pinned.
+        times: The number of copies.
+    """
 
     way: str
     pageable: bool
@@ -102,11 +143,16 @@ class CopyRow(NamedTuple):
 
 class LaunchRow(NamedTuple):
     """
-    Launches whose work was recorded; the launch of a graph is one.
+    Launches whose work was recorded.
 
-    ``graphs``: launches of graphs. ``early``: work that seems to begin before its launch.
-    ``shorter``: work that took less time than its launch. ``full_queue_ns``: time that launches
-    waited because the queue was full.
+    Attributes:
+        linked: The number of launches; that of a graph is one.
+        graphs: The number of launches of graphs.
+        median_delay_ns: From the launch to the start of the work; None: not known.
+        early: The number of launches whose work seems to begin before them.
+        shorter: The number of launches that took longer than their work.
+        most_queued: The most launches that waited for the device at one time.
+        full_queue_ns: Time that launches waited because the queue was full.
     """
 
     linked: int
@@ -119,7 +165,14 @@ class LaunchRow(NamedTuple):
 
 
 class CollectiveRow(NamedTuple):
-    """Collectives that other ranks have too: waiting time, and how often this rank was last."""
+    """
+    Collectives that other ranks have too.
+
+    Attributes:
+        matched: The number of collectives.
+        waited_ns: Time that this rank waited for others.
+        last: How often this rank came last, so that others waited for it.
+    """
 
     matched: int
     waited_ns: int
@@ -127,9 +180,14 @@ class CollectiveRow(NamedTuple):
 
 
 class CriticalRow(NamedTuple):
-    """The parts of a critical path with the same bound and name."""
+    """
+    The segments of a critical path with the same bound and name.
 
-    bound: str
+    Attributes:
+        times: The number of segments.
+    """
+
+    bound: PathBound
     name: str
     times: int
     time_ns: int
@@ -137,16 +195,19 @@ class CriticalRow(NamedTuple):
 
 class CriticalPathRow(NamedTuple):
     """
-    The critical path of a step; ``step`` is empty for the whole window.
+    The critical path of a step: what it could not be shorter without.
 
-    ``bounds`` split its duration: host (operator, call), device (kernel), between both (launch,
-    sync), between work of one stream (queue), and unknown. ``rows`` are the longest.
+    Attributes:
+        step: The step; empty: the whole window.
+        bounds: The duration by bound: host (``operator``, ``call``), device (``kernel``), between
+            both (``launch``, ``sync``), between work of one stream (``queue``), and ``unknown``.
+        rows: The longest parts.
     """
 
     step: str
     start_unix_ns: int
     duration_ns: int
-    bounds: Mapping[str, int]
+    bounds: Mapping[PathBound, int]
     rows: tuple[CriticalRow, ...]
 
 
@@ -154,29 +215,44 @@ class DeviceReport(NamedTuple):
     """
     A program's use of one device.
 
-    ``compute + exposed_communication + exposed_copy + idle`` is the window.
+    The window is the sum of ``compute_ns``, ``exposed_communication_ns``, ``exposed_copy_ns`` and
+    ``idle_ns``. None: the source lacks the value, and ``gate`` has the reason.
 
     Attributes:
         id: Of this row; ids of its parts begin with it.
+        source: The file.
+        rank: The rank of the process.
+        ranks: The number of ranks of the job.
+        device: Its number; -1: not known.
+        compute_ns: Fills count; work of two streams at the same time counts once.
+        exposed_communication_ns: Communication without compute at the same time.
+        exposed_copy_ns: Copies without compute or communication at the same time.
         overlap: The share of communication that ran in parallel to compute.
-        idle: By cause; ``waits`` has details, and ``gaps`` are the longest.
-        step_median_ns: Of the steps that count.
+        idle: Idle time by cause; ``waits`` has details.
+        waits: Idle time by what was waited for, the longest first.
+        gaps: The longest idle intervals.
+        steps: The number of steps.
+        step_median_ns: Of the steps that are not set aside.
         useful: The share of the window with compute.
         lost: The rest of the window, by reason.
-        utilization: The share of the steps, or of the window, in which kernels ran.
-        occupancy: Estimated by the profiler; so is ``processors``, the share of the device's
-            processors that had work.
+        utilization: The share of the steps, or else of the window, in which kernels ran.
+        occupancy: Estimated by the profiler.
+        processors: The share of the device's processors that had work, estimated by the profiler.
         tensor_core_share: Share of kernel time in tensor or matrix cores, by names of kernels.
-            Kernels with undecidable names are ``tensor_core_unknown_share``.
+        tensor_core_unknown_share: Share of kernel time whose names do not contain that.
+        kinds: The most time first.
+        kernels: The most time first.
+        operations: By time of the device, then of the host.
+        collectives: None: no other rank is known.
         gate: Problems of the source that concern this device.
         critical: Of the median step.
     """
 
-    id: str
+    id: NonEmpty
     source: str
     rank: int | None
     ranks: int | None
-    device: int
+    device: Annotated[int, Meta(ge=-1)]
     model: str
     start_unix_ns: int
     window_ns: int
@@ -187,7 +263,7 @@ class DeviceReport(NamedTuple):
     exposed_copy_ns: int
     idle_ns: int | None
     overlap: float | None
-    idle: Mapping[str, int] | None
+    idle: Mapping[IdleCause, int] | None
     waits: tuple[IdleRow, ...]
     gaps: tuple[GapRow, ...]
     steps: int
@@ -213,7 +289,7 @@ class DeviceReport(NamedTuple):
 
 class Advice(NamedTuple):
     """
-    An advice.
+    One thing to do.
 
     Attributes:
         text: What to do, and the figure behind it.
@@ -223,6 +299,6 @@ class Advice(NamedTuple):
     """
 
     text: str
-    evidence: tuple[str, ...]
+    evidence: tuple[NonEmpty, ...]
     gain_at_most: float | None
     check: str

@@ -1,15 +1,29 @@
 """Rows of device memory in a document. Sizes are bytes."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from msgspec import Meta
+
+from otel_gpu.explain.kinds import FAILED_REQUESTS
+from otel_gpu.formatting.field_types import Share, Signed, one_of
 from otel_gpu.state.memory.allocations import AllocationWindow
 from otel_gpu.state.memory.sizes import FileHolder as FileHolder  # noqa: PLC0414 -- as above
 from otel_gpu.state.memory.sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- as above
 from otel_gpu.state.memory.snapshot import Layer as Layer  # noqa: PLC0414 -- a type of documents, too
 
+MODES = ("totals", "large", "all")
+"""The values of ``options.MemoryConfig.blocks`` with which blocks are followed."""
+
 
 class Holding(NamedTuple):
-    """Memory held by a line of a program; a function in brackets stands for unknown code."""
+    """
+    Memory held by a line of a program.
+
+    Attributes:
+        function: In brackets without a line: ``(older than the recording)``, ``(without a stack)``,
+            ``(N others)``.
+        blocks: The number of blocks.
+    """
 
     function: str
     file: str
@@ -19,7 +33,14 @@ class Holding(NamedTuple):
 
 
 class PinnedBy(NamedTuple):
-    """A line whose blocks keep ``hole_bytes`` beside them from being released or merged."""
+    """
+    A line whose blocks keep holes beside them from being released or merged.
+
+    Attributes:
+        hole_bytes: Those holes.
+        size_bytes: Of the blocks.
+        blocks: The number of blocks.
+    """
 
     function: str
     file: str
@@ -30,10 +51,17 @@ class PinnedBy(NamedTuple):
 
 
 class MemoryPool(NamedTuple):
-    """Segments that serve the same requests; their holes cannot serve others."""
+    """
+    Segments that serve the same requests; their holes cannot serve others.
+
+    Attributes:
+        pool: Its id; 0, 0: the pool of all.
+        small: Whether it serves small requests only.
+        expandable: Whether its segments can grow.
+    """
 
     pool: tuple[int, int]
-    stream: int
+    stream: Signed
     small: bool
     expandable: bool
     segments: int
@@ -44,7 +72,13 @@ class MemoryPool(NamedTuple):
 
 
 class ChurnRow(NamedTuple):
-    """Allocated blocks of one size; ``holders``: up to 3 lines that allocated most of them."""
+    """
+    Allocated blocks of one size.
+
+    Attributes:
+        size_bytes: All blocks: ``block_bytes`` times ``blocks``.
+        holders: Up to 3 lines that allocated most of them.
+    """
 
     block_bytes: int
     blocks: int
@@ -54,8 +88,12 @@ class ChurnRow(NamedTuple):
 
 class PinnedHoleRow(NamedTuple):
     """
-    A hole with ``stuck_bytes`` that cannot be released; ``holders``: lines of the blocks at its
-    ends.
+    A hole that cannot be released whole.
+
+    Attributes:
+        stuck_bytes: The part that cannot be released.
+        segment_bytes: The size of its segment.
+        holders: The lines of the blocks at its ends.
     """
 
     hole_bytes: int
@@ -65,10 +103,17 @@ class PinnedHoleRow(NamedTuple):
 
 
 class KeptMemory(NamedTuple):
-    """Free memory that could not serve a request; see ``state.memory.snapshot.Kept``."""
+    """
+    Free memory that could not serve a request: of other pools, streams or sizes, or not released.
+
+    Attributes:
+        is_small: Whether it serves small requests only.
+        whole_bytes: The part that no block is beside, so that the device could have it back.
+        holders: The lines that allocated there, the most first.
+    """
 
     pool: tuple[int, int]
-    stream: int
+    stream: Signed
     is_small: bool
     free_bytes: int
     whole_bytes: int
@@ -78,9 +123,24 @@ class KeptMemory(NamedTuple):
 
 class OutOfMemoryRow(NamedTuple):
     """
-    A failed request; see ``explain.chains.Failure``.
+    A request for memory that failed; None: not known.
 
-    ``free_bytes`` is the device's free memory. None: not known.
+    Attributes:
+        unix_ns: When.
+        function: Where it was made, as ``file`` and ``line``.
+        asked_bytes: The requested size.
+        free_bytes: What the device had free.
+        cause: Why.
+        reserved_bytes: What the allocator held.
+        live_bytes: The part of it in use.
+        hole_bytes: The free part of it that could have served the request.
+        largest_hole_bytes: The largest such hole.
+        elsewhere_bytes: Free for other streams, pools or sizes only.
+        outside_bytes: Taken by other processes at least, or by this one without the allocator.
+        holders: The lines that held memory in use, the most first.
+        pins: The lines whose blocks kept holes apart, the most first.
+        leaks: The lines that hold more from phase to phase, the most first.
+        kept: Free memory that could not serve the request, the most first.
     """
 
     unix_ns: int | None
@@ -89,7 +149,7 @@ class OutOfMemoryRow(NamedTuple):
     line: int
     asked_bytes: int
     free_bytes: int | None
-    cause: str
+    cause: Annotated[str, one_of(FAILED_REQUESTS)]
     reserved_bytes: int
     live_bytes: int
     hole_bytes: int
@@ -112,15 +172,19 @@ class MemoryReading(NamedTuple):
 
 class GrowingLine(NamedTuple):
     """
-    A line whose memory grows steadily; ``full_in_s``: time until the device is full, None: not
-    known.
+    A line whose memory grows steadily.
+
+    Attributes:
+        r_squared: How well a line fits its readings; 1: perfectly.
+        readings: The number of readings.
+        full_in_s: Time until the device is full at this rate; None: not known.
     """
 
     function: str
     file: str
     line: int
     bytes_per_s: float
-    r_squared: float
+    r_squared: Annotated[float, Meta(le=1)]
     readings: int
     full_in_s: float | None
 
@@ -129,18 +193,26 @@ class DeviceMemory(NamedTuple):
     """
     Memory of one process on one device, as one layer reports it.
 
-    The layers hold the same memory: they are never added up. ``reserved_bytes`` is the sum of
-    requested, rounding, pending, stuck and whole free bytes; None: the source lacks the value.
-    ``holders`` are those at the peak, by requested bytes, and ``end_holders`` those at the end.
+    The layers hold the same memory: they are never added up. None: the source lacks the value.
 
     Attributes:
-        pid: None: the source lacks it.
         live_bytes: In use, by block size.
         peak_bytes: The most that was in use.
+        reserved_bytes: What the layer holds of the device: the sum of requested, rounding, pending,
+            stuck, pooled and whole free bytes.
+        pending_bytes: Freed, and waiting for a stream.
         stuck_bytes: Free between blocks that are in use.
         whole_free_bytes: Free, and can be released to the device.
+        capacity_bytes: The size of the device's memory.
+        expandable_segments: Whether segments can grow.
+        allocations: The number of allocated blocks.
+        frees: The number of freed blocks.
+        recorded_ns: The time that was recorded.
+        holders: At the peak, by requested bytes, the most first.
+        end_holders: At the end, the most first.
         churn: Allocations while it was recorded, including freed ones.
         leaks: Lines that allocated in each repeated phase and freed nothing.
+        ooms: Requests that failed.
         alarms: Problems, each with its effect.
         blocks: The blocks with known code locations: ``memory.blocks``; None: all that a source
             recorded.
@@ -150,21 +222,22 @@ class DeviceMemory(NamedTuple):
         readings: Memory in use and reserved over time.
         growth: Lines that hold more and more.
         windows: Allocating calls of a runtime or driver over time.
-        files: Memory in use at the end, by file.
+        files: Memory in use at the end, by file, the most first: up to 15, and a row for all
+            others.
         largest_blocks: In use at the end, up to 10.
-        churn_sizes: The most allocated sizes, up to 15, of blocks from 1 MiB on.
-        segment_sizes: Segments by size.
+        churn_sizes: The most allocated sizes, including freed blocks: up to 15, of blocks from 1
+            MiB on.
+        segment_sizes: Segments by size, the largest first.
         holes: Up to 20, those with most stuck bytes.
         unreserved_bytes: Of the device, not reserved; None also if more is reserved than the
             device's stated size.
-        usable_bytes: Of the device, available to blocks: all but stuck, pending and private pools'
-            memory.
+        usable_bytes: Of the device, available to blocks: all but stuck, pending and pooled bytes.
         pooled_bytes: Whole free segments in private pools, which release them when unused.
     """
 
-    pid: int | None
+    pid: Signed | None
     device: int
-    layer: str
+    layer: Layer
     live_bytes: int
     peak_bytes: int | None
     peak_unix_ns: int | None
@@ -192,10 +265,10 @@ class DeviceMemory(NamedTuple):
     ooms: tuple[OutOfMemoryRow, ...]
     alarms: tuple[str, ...]
     advice: tuple[str, ...]
-    blocks: str | None = None
+    blocks: Annotated[str, one_of(MODES)] | None = None
     before_bytes: int | None = None
     unknown_bytes: int | None = None
-    coverage: float | None = None
+    coverage: Share | None = None
     readings: tuple[MemoryReading, ...] = ()
     growth: tuple[GrowingLine, ...] = ()
     windows: tuple[AllocationWindow, ...] = ()

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program
+from otel_gpu.formatting.field_types import Hex64, Signed
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.nccl.rank_positions import RankState
 
@@ -13,7 +14,8 @@ class OperationCalls(NamedTuple):
     """
     Calls of one operation on a communicator, by one rank.
 
-    ``size_bytes`` is elements times the size of their type, as passed to the calls.
+    Attributes:
+        size_bytes: Elements times the size of their type, as passed to the calls.
     """
 
     operation: str
@@ -63,7 +65,7 @@ class Rank(NamedTuple):
     waited_for_others_ns: int
     kept_others_waiting_ns: int
     last: str
-    async_error: int
+    async_error: Signed
     is_late: bool
     has_left: bool
     stack: CallStack | None = None
@@ -75,10 +77,11 @@ class CommunicatorReport(NamedTuple):
     A communicator's ranks on this host; None: not known.
 
     Attributes:
-        id: The same on all ranks, as 16 hex digits.
+        id: The same on all ranks.
         rank_count: Count of its ranks, on all hosts.
         absent: Count of ranks that are not on this host, or not watched.
-        state: The state of its ranks at the end.
+        state: The state of its ranks at the end. ``queued``: all ranks on this host called, and the
+            collective is not known to be complete; ``unknown``: numbers cannot be compared.
         number: Of the first collective that is not complete; 0: none is known.
         waiting: Which ranks wait for which, in words; empty: no known wait.
         algorithm_bytes_per_s: Bytes of its collectives divided by their time in flight, of the rank
@@ -87,7 +90,7 @@ class CommunicatorReport(NamedTuple):
         ranks: Those on this host, in order.
     """
 
-    id: str | None
+    id: Hex64 | None
     rank_count: int | None
     absent: int | None
     state: RankState

@@ -20,8 +20,11 @@ class AllocationWindow(NamedTuple):
     """
     Calls that allocated or freed in one window, none of them inside another.
 
-    Mean and maximum are of calls that allocate. The maximum is that of its bucket if an earlier
-    call took as long.
+    Attributes:
+        calls: The number of calls that allocate.
+        mean_ns: Of calls that allocate.
+        max_ns: Of calls that allocate; that of its bucket if an earlier call took as long.
+        frees: The number of calls that free.
     """
 
     start_unix_ns: int

@@ -4,7 +4,9 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
 
 from otel_gpu.state.memory.history import Live, allocated_by_stack, holders_of
 from otel_gpu.state.memory.snapshot import Hole, LineHolding, holes_of, split_of
@@ -24,10 +26,15 @@ _SEGMENT_BYTES = (1024 * _MIB, 256 * _MIB, 64 * _MIB, 2 * _MIB, 0)
 
 
 class FileHolder(NamedTuple):
-    """What the lines of a file hold; ``functions``: up to 3 with the most of it."""
+    """
+    What the lines of a file hold; what has no file is a row by itself.
+
+    Attributes:
+        functions: Those with the most of it.
+    """
 
     file: str
-    functions: tuple[str, ...]
+    functions: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMED)]
     size_bytes: int
     blocks: int
 
@@ -41,7 +48,12 @@ class ChurnSize(NamedTuple):
 
 
 class SegmentSize(NamedTuple):
-    """Segments of at least ``least_bytes`` and less than ``below_bytes``; None: no upper limit."""
+    """
+    Segments of at least ``least_bytes`` and less than ``below_bytes``.
+
+    Attributes:
+        below_bytes: None: no upper limit.
+    """
 
     least_bytes: int
     below_bytes: int | None
