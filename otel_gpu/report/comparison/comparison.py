@@ -53,7 +53,7 @@ class DeltaKind(StrEnum):
     """
     The kind of a delta; those of one kind are parts of a whole, except lines and operations.
 
-    ``SHARE`` is the share of phases or states, where only shares can be compared.
+    ``share`` is the share of phases or states, where only shares can be compared.
     """
 
     PART = "part"

@@ -1,12 +1,14 @@
 """The state of all threads of a process at one time: the document of ``stacks --now``."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_text import stack_id_text
 from otel_gpu.enrich.waits.reasons import WaitReason
+from otel_gpu.formatting.field_types import Hex64
 from otel_gpu.report.json_form import stack_form
+from otel_gpu.report.json_types import StackForm
 from otel_gpu.wire.thread_states import ThreadState
 
 SCHEMA_VERSION = 1
@@ -85,7 +87,66 @@ def _rank(group: Sequence[ThreadNow]) -> tuple[bool, int, int, int]:
     return (not first.calls, _ORDER.index(first.state), -len(group), first.tid)
 
 
-def make_threads_document(report: ThreadsReport) -> dict[str, Any]:
+class ProcessName(TypedDict):
+    """A process."""
+
+    pid: int
+    name: str
+
+
+class DumpedThread(TypedDict):
+    """
+    A thread at the time of the dump.
+
+    Attributes:
+        reason: Why a blocked thread waits; None: it does not.
+        interruptible: False: no signal ends its wait.
+        time_in_state_ns: Time in this state, at least; None: not known.
+        exact: False: it was on a CPU, and its stack is from its last entry into the kernel.
+        cuda_calls: The CUDA calls that it is in, outermost first.
+        stack: A key of ``stacks``; None: it could not be read.
+        kernel_stack: Functions of the kernel, innermost first.
+    """
+
+    pid: int
+    tid: int
+    name: str
+    state: ThreadState
+    reason: WaitReason | None
+    interruptible: bool
+    time_in_state_ns: int | None
+    exact: bool
+    cuda_calls: list[str]
+    stack: Hex64 | None
+    kernel_stack: list[str]
+
+
+class ThreadsDocument(TypedDict):
+    """
+    All threads of some processes at one time. Names are those of the processes, and can be anything.
+
+    Attributes:
+        schema_version: It grows when a key is removed or changes its meaning.
+        unix_ns: When the dump began.
+        took_ns: The time that it took.
+        stacks: User stacks by id.
+        unreadable: The number of threads whose user stack could not be read.
+        incomplete: The number of threads with an incomplete stack.
+        notes: What is not known, in words.
+    """
+
+    schema_version: int
+    unix_ns: int
+    took_ns: int
+    processes: list[ProcessName]
+    threads: list[DumpedThread]
+    stacks: Mapping[Hex64, StackForm]
+    unreadable: int
+    incomplete: int
+    notes: list[str]
+
+
+def make_threads_document(report: ThreadsReport) -> ThreadsDocument:
     """Return the document as plain JSON values."""
     stacks = {thread.stack.id: thread.stack for thread in report.threads if thread.stack}
     return {
@@ -101,7 +162,7 @@ def make_threads_document(report: ThreadsReport) -> dict[str, Any]:
     }
 
 
-def _thread(thread: ThreadNow) -> dict[str, Any]:
+def _thread(thread: ThreadNow) -> DumpedThread:
     return {
         "pid": thread.pid,
         "tid": thread.tid,
