@@ -1,5 +1,7 @@
 """
-Generate the pages about options, verbs, the store, support and bounds from what code and tests declare.
+Generate the pages about options, verbs, the store, JSON documents, support and bounds from what code and tests declare.
+
+So are the JSON schemas of documents.
 
 ``--check`` compares instead of writing, and fails on any difference.
 """
@@ -11,7 +13,9 @@ import inspect
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from otel_gpu import cli, config, options
 from otel_gpu.cli import commands
@@ -125,12 +129,27 @@ def bounds_page() -> str:
     return _page_of("bounds_page")
 
 
+def json_page() -> str:
+    """Return the page of the JSON documents."""
+    return _page_of("json_page")
+
+
 def _page_of(name: str) -> str:
+    text: str = _tool(name).page(_NOTICE)
+    return text
+
+
+def _tool(name: str) -> ModuleType:
     # These modules read files relative to the root.
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
-    text: str = importlib.import_module(f"tools.{name}").page(_NOTICE)
-    return text
+    return importlib.import_module(f"tools.{name}")
+
+
+def _schemas() -> Iterator[tuple[str, Callable[[], str]]]:
+    module = _tool("json_schemas")
+    for document in module.DOCUMENTS:
+        yield f"otel_gpu/report/{document.file}", partial(module.schema_text, document)
 
 
 def _schema_sections() -> Iterator[str]:
@@ -231,6 +250,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/store-schema.md": schema_page,
     "docs/support.md": support_page,
     "docs/internals/bounds.md": bounds_page,
+    "docs/json.md": json_page,
+    **dict(_schemas()),
 }
 
 

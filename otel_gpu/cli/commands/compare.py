@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "are not comparable"
     )
     parser.add_argument("--fail-if-slower", metavar="PERCENT", help=slower)
-    json = f"{JSON_HELP}; docs/compare.md describes it"
+    json = f"{JSON_HELP}; docs/json.md describes it"
     parser.add_argument("--json", action="store_true", help=json)
     add_file(parser, "--output", "write the report here instead of printing it")
 

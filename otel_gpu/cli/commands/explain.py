@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser, "explain", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
     parser.add_argument("--per-process", action="store_true", help="report each process separately")
-    json = f"{JSON_HELP}; docs/explain.md describes it"
+    json = f"{JSON_HELP}; docs/json.md describes it"
     parser.add_argument("--json", action="store_true", help=json)
     add_file(parser, "--output", "write the report here instead of printing it")
 

@@ -83,9 +83,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     now = "dump the stacks of all threads of the processes of --pid, without stopping them"
     parser.add_argument("--now", action="store_true", help=now)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--json", action="store_true", help=f"{JSON_HELP}; docs/stacks.md describes it"
-    )
+    form.add_argument("--json", action="store_true", help=f"{JSON_HELP}; docs/json.md describes it")
     form.add_argument(
         "--folded",
         action="store_true",

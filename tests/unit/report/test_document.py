@@ -353,6 +353,6 @@ def test_the_text_of_a_document_is_safe_to_print_and_says_the_same():
 
 def test_calls_of_each_layer_have_a_place_in_the_document():
     """Of NCCL and of verbs, too."""
-    layer = REPORT.schema["$defs"]["api"]["properties"]["layer"]
+    layer = REPORT.schema["$defs"]["api_totals"]["properties"]["layer"]
 
     assert set(layer["enum"]) == set(LAYER_NAMES.values())
