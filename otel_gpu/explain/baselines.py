@@ -257,7 +257,7 @@ class _Windows:
         del self.durations_ns[: -_GROUPS * _GROUP_CALLS]
 
     def take(self, aggregates: Sequence[Aggregate]) -> Sequence[int] | None:
-        """Return the window's own counts once they are enough, and begin the next window."""
+        # The window's own counts once they are enough, and begin the next window.
         # Nearly always there are too few.
         counted = sum(aggregate.counted for aggregate in aggregates)
         if counted - self._counted < _WINDOW_CALLS:

@@ -253,7 +253,7 @@ class Exports:
         return [reference] if self._was_sampled(*reference) else []
 
     def _add_example(self, chain: Chain) -> None:
-        """Several incidents can have the same example: it is exported once."""
+        # Several incidents can have the same example: it is exported once.
         reference = causal.chain_reference(chain)
         if not self._exported.has_chain(reference.span_id):
             self._exported.add_chain(reference.span_id)
@@ -352,7 +352,7 @@ class Exports:
         spans: Iterable[FinishedSpan],
         remember: Callable[[FinishedSpan], object] | None = None,
     ) -> bool:
-        """Returns whether the last span was sampled."""
+        # Whether the last span was sampled.
         is_wanted = False
         for span in spans:
             is_wanted = self._sampler.takes_all or self._sampler.wants_trace(
@@ -386,7 +386,7 @@ def _signals(config: Config) -> Iterator[Signal]:
 
 
 def _end(parts: Sequence[_Part], timeout_s: float) -> bool:
-    """Side by side, so that none takes another's time; False: not everything arrived."""
+    # Side by side, so that none takes another's time; False: not everything arrived.
     done: list[bool] = []
     threads = [
         threading.Thread(

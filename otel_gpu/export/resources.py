@@ -62,21 +62,19 @@ _Made = TypeVar("_Made")
 
 
 class _ByProgram(Generic[_Made]):
-    """A cache of a value for each program, bounded."""
+    # Bounded.
 
     def __init__(self, make: Callable[[Program], _Made]) -> None:
         self._make = make
         self._kept: Fifo[Program, _Made] = Fifo(_MAX_CACHED, cache="resources")
 
     def of(self, program: Program) -> _Made:
-        """Return a program's value."""
         made = self._kept.get(program)
         if made is None:
             made = self._kept[program] = self._make(program)
         return made
 
     def forget(self, program: Program) -> None:
-        """Release a program that ended."""
         self._kept.pop(program, None)
 
 

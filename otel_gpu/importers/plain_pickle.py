@@ -117,7 +117,8 @@ class NoMakers:
 
 
 class _Used:
-    """Marks a memo entry that must not be referred to again."""
+    # Marks a memo entry that must not be referred to again.
+    pass
 
 
 _USED: Final = _Used()
@@ -326,7 +327,7 @@ class _Reader:
         return at, held, False
 
     def _fill(self, stack: list[Any], keys: list[Any], values: list[Any]) -> int:
-        """Fill the dictionary on top of the stack; return the added size."""
+        # Fill the dictionary on top of the stack; return the added size.
         target = stack[-1]
         if type(target) is not dict:
             raise UnreadableError("items: expected an incomplete dictionary")
@@ -361,7 +362,6 @@ class _Reader:
         return maker or _PLAIN
 
     def _replace(self, items: list[Any], value: object) -> None:
-        """Replace a list wherever it is referred to."""
         self._released += len(items)
         place = self._places.pop(id(items), None)
         if place is not None:

@@ -134,14 +134,14 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
 
 
 class _Range(tuple[Any, ...]):  # noqa: SLOT001 - it has attributes
-    """The result of ``start_range``, with its span."""
+    # The result of ``start_range``, with its span.
 
     span: Span
     is_none = False  # True: NVTX returned None, as it does without a profiler
 
 
 class _Number(int):
-    """The result of PyTorch's ``range_start``, with its span."""
+    # The result of PyTorch's ``range_start``, with its span.
 
     span: Span
 

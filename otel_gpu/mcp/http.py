@@ -112,7 +112,7 @@ def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
 
 
 class _TokenCheck:
-    """Lets requests with the token through, and none from pages of other origins."""
+    # Lets requests with the token through, and none from pages of other origins.
 
     def __init__(self, app: ASGIApp, token: str, origins: list[str]) -> None:
         self._app = app

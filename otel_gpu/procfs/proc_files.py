@@ -63,7 +63,6 @@ def close_file(descriptor: int) -> None:
 
 class _ForeignFile(io.FileIO):
     def close(self) -> None:
-        """Close the stream as ``close_file`` does."""
         with contextlib.suppress(OSError):
             super().close()
 

@@ -81,10 +81,8 @@ def _add_nested_culprits(
     causes: Iterable[Cause],
     above: frozenset[tuple[Culprit, CauseKind]],
 ) -> None:
-    """
-    Adds each culprit's time in an effect; a nested cause with the same culprit and kind is part of
-    it.
-    """
+    # Adds each culprit's time in an effect; a nested cause with the same culprit and kind is part
+    # of it.
     for cause in causes:
         names = {(culprit, cause.kind) for culprit in cause.culprits}
         for name in names - above:

@@ -319,7 +319,7 @@ class Collector:
         )
 
     def _interval_ns(self) -> int:
-        """The average time between readings; 0 without any."""
+        # 0 without any reading.
         return self._state.read_ns // max(1, self._state.readings)
 
     def _take(self, chains: Iterable[Chain]) -> None:

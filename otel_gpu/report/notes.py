@@ -181,7 +181,7 @@ def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
 
 
 def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
-    """Why threads have no steps; threads with few calls are not counted."""
+    # Why threads have no steps; threads with few calls are not counted.
     for reason, words in _WITHOUT_STEPS.items():
         if count := threads.get(reason, 0):
             yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."

@@ -25,7 +25,7 @@ _NEARLY_FULL = 3 * MAX_SERIES // 4
 
 
 class _Group:
-    """The merged processes of a service; the name counts them."""
+    # The merged processes of a service; the name counts them.
 
     def __init__(self, number: int, service: str) -> None:
         self._service = service

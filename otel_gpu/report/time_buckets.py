@@ -166,7 +166,7 @@ class TimeBuckets:
         row_ns: int,
         processes: Mapping[ProcessKey, Program],
     ) -> dict[tuple[int, ProcessKey | None], Totals]:
-        """The sums of a covered part by row index, and by program or None: all."""
+        # The sums of a covered part by row index, and by program or None: all.
         merged: dict[tuple[int, ProcessKey | None], Totals] = {}
         last = _rows_in(end_unix_ns - start_unix_ns, row_ns) - 1
         for capture in captures:
@@ -214,7 +214,7 @@ class TimeBuckets:
         return max(began_unix_ns, self._start_unix_ns)
 
     def _capture_at(self, start_unix_ns: int, end_unix_ns: int) -> int:
-        """Returns the latest capture that overlaps a time; the latest of all if none does."""
+        # The latest capture that overlaps a time; the latest of all if none does.
         latest = max(0, len(self._extent) - 1)
         for number in range(latest, -1, -1):
             began_unix_ns, ended_unix_ns = self._extent.capture(number)
@@ -238,7 +238,7 @@ def _rows_in(length_ns: int, row_ns: int) -> int:
 
 
 def _shares(start: int, end: int, width: int) -> Iterator[tuple[int, float]]:
-    """The intervals of a width that a time overlaps, and its part in each."""
+    # The intervals of a width that a time overlaps, and its part in each.
     for number in range(start // width, (end - 1) // width + 1):
         inside = min(end, (number + 1) * width) - max(start, number * width)
         yield number, inside / (end - start)

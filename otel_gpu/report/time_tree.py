@@ -123,7 +123,6 @@ def _describe_state(node: TimeNode, _: TimeNode) -> Sentence:
 
 
 def _describe_waited_for(node: TimeNode, parent: TimeNode) -> Sentence:
-    """Who or what the thread waited for."""
     if node.state in (NodeKind.OTHER, NodeKind.UNKNOWN):
         return _describe_note(node)
     parts: list[Part] = []

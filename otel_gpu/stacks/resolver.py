@@ -82,7 +82,7 @@ NOTHING: Final = Resolved(0, complete=False)
 
 
 class _Shared(Generic[_What]):
-    """One object for all equal values, so that two of them compare by identity."""
+    # One object for all equal values, so that two of them compare by identity.
 
     __slots__ = ("what",)
 
@@ -352,7 +352,7 @@ class Resolver:
 
 
 def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
-    """Return until when the functions at some addresses are valid."""
+    # Until when the functions at some addresses are valid.
     if not all(frame.module for frame in frames):
         return ktime_ns + _GENERATED_CODE_AGE_NS
     if all(frame.function and not frame.function.startswith(_MANGLED) for frame in frames):
@@ -366,7 +366,7 @@ def _call_frame(process: MappedProgram, number: int) -> Frame | None:
 
 
 def _without_preload(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:
-    """Leave out functions of our own libraries around a call, which the program makes."""
+    # Leave out functions of our own libraries around a call, which the program makes.
     kept = [at for at, frame in enumerate(frames) if not is_preload_library(frame.module)]
     if len(kept) == len(frames):
         return native, frames

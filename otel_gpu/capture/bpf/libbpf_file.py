@@ -35,7 +35,7 @@ class LoadedLibbpf(NamedTuple):
 
 
 class _SymbolInfo(ctypes.Structure):
-    """``Dl_info`` of dladdr(3)."""
+    # ``Dl_info`` of dladdr(3).
 
     _fields_ = [
         ("dli_fname", ctypes.c_char_p),

@@ -92,15 +92,10 @@ def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObjec
 
 
 class _HeadersObject(BpfObject):
-    """An object fitted to headers, which can come from another build than the kernel."""
+    # An object fitted to headers, which can come from another build than the kernel.
 
     def load(self) -> None:
-        """
-        Load, and check that the kernel's types have the layout that the headers state.
-
-        Raises:
-            HostError: They have another layout.
-        """
+        # Raises HostError where the kernel's types differ from those in the headers.
         super().load()
         for _ in range(_TRIES):
             if not (failed := self._check()):

@@ -157,7 +157,7 @@ class _Devices:
         self._seen_us: dict[str, int] = {}
 
     def read(self) -> dict[str, Any] | None:
-        """Return all devices; None if NVML could not be opened."""
+        # None: NVML could not be opened.
         if not self._is_open:
             self._ask("nvmlInit")
             if self._error:

@@ -37,7 +37,7 @@ class PollingThread:
         self._stop.set()
 
     def _turn(self) -> float | None:
-        """Read once; return the seconds until the next reading, or None to stop for good."""
+        # Read once; return the seconds until the next reading, or None to stop for good.
         raise NotImplementedError
 
     def _run(self) -> None:

@@ -75,7 +75,7 @@ class _Reading:
         return {self._process_key(key) for key in self.latest}
 
     def last(self, ended: Collection[ProcessKey]) -> list[Entry]:
-        """Return the entries of programs that ended, and delete them."""
+        # Also deletes them.
         last = [entry for entry in self._read_of(ended) if self._process_key(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
@@ -85,7 +85,7 @@ class _Reading:
         return last
 
     def drop(self, key: bytes) -> None:
-        """Delete an entry that will not change any more."""
+        # For an entry that will not change any more.
         self._free(key)
         self.latest.pop(key, None)
 

@@ -251,7 +251,7 @@ class _Sums:
             numbers[key] = before + int.from_bytes(rest, "little")
 
     def packed(self) -> dict[bytes, bytes]:
-        """Return the sums as packed ``wire.AGGREGATE``."""
+        # As packed ``wire.AGGREGATE``.
         modulus = 1 << 8 * _REST_BYTES
         return {
             key: _HEAD.pack(self._heads[key][0] % _U64, *self._heads[key][1:])

@@ -42,7 +42,7 @@ class _Memory:
         self.taken: list[int] = []
 
     def tid(self, own_tid: int) -> int:
-        """Return the tid in our pid namespace; 0 if the thread has ended."""
+        # In our pid namespace; 0 if the thread has ended.
         if self.fd < 0:
             return 0
         if own_tid not in self.tids:

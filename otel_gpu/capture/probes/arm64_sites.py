@@ -23,7 +23,8 @@ _NOP = "nop"
 
 
 class _Form(NamedTuple):
-    """Instructions with ``word & mask == value``; a jump's target is ``target_bits`` from ``target_shift``."""
+    # Instructions with ``word & mask == value``; a jump's target is ``target_bits`` from
+    # ``target_shift``.
 
     name: str
     mask: int

@@ -48,12 +48,9 @@ _logger = logging.getLogger(__name__)
 
 
 class _Place(NamedTuple):
-    """
-    The symbol ``_PyRuntime`` of a file.
-
-    ``distances``: from each page at which a code segment begins, by the page's file offset. ``reason``: why
-    ``layout`` is UNKNOWN.
-    """
+    # The symbol ``_PyRuntime`` of a file.
+    # ``distances``: from each page at which a code segment begins, by the page's file offset.
+    # ``reason``: why ``layout`` is UNKNOWN.
 
     distances: Mapping[int, int]
     size_bytes: int
@@ -76,12 +73,9 @@ class Diagnosis(NamedTuple):
 
 
 class _Interpreter(NamedTuple):
-    """
-    The interpreter of a process.
-
-    ``is_settled``: its layout was verified, or verification has failed too often. ``reason``: why frames are
-    not walked; empty when they are.
-    """
+    # The interpreter of a process.
+    # ``is_settled``: its layout was verified, or verification has failed too often. ``reason``: why
+    # frames are not walked; empty when they are.
 
     program_ktime_ns: int
     file: FileId

@@ -57,14 +57,16 @@ class PeriodMemory(ABC):
 
     @abstractmethod
     def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
-        """Return bytes at an offset of ``struct step_detector``."""
+        # Bytes at an offset of ``struct step_detector``.
+        ...
 
     @abstractmethod
     def _write(self, index: int, offset: int, data: bytes) -> None: ...
 
     @abstractmethod
     def _kept(self, index: int) -> bytes:
-        """Return the kept calls as an array of ``struct detector_call``."""
+        # The kept calls as an array of ``struct detector_call``.
+        ...
 
     @abstractmethod
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:

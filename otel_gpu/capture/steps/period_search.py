@@ -105,26 +105,22 @@ class _Text:
         return self._launches[end] > self._launches[first]
 
     def places(self) -> dict[int, list[int]]:
-        """Return the positions of each call that is frequent enough to divide at."""
         places: dict[int, list[int]] = {}
         for at, symbol in enumerate(self.symbols):
             places.setdefault(symbol, []).append(at)
         return {symbol: found for symbol, found in places.items() if len(found) > LEAST_STEPS}
 
     def cuts(self, symbol: int, places: Iterable[int]) -> list[int]:
-        """Return the cuts at a call: after it if it waits for the device, else before it."""
+        # The cuts at a call: after it if it waits for the device, else before it.
         after = int(self.roles[symbol] in _ENDING)
         return [at + after for at in places]
 
 
 class _Division(NamedTuple):
-    """
-    Calls, divided into words.
-
-    ``symbol``: the call at which they are divided. ``steps``: (first, end) of known words. ``words``: their
-    counts. ``examples``: one of each. ``share``: of known words among all since the first known one.
-    ``parts``: how many steps have other calls before or after them.
-    """
+    # Calls, divided into words.
+    # ``symbol``: the call at which they are divided. ``steps``: (first, end) of known words.
+    # ``words``: their counts. ``examples``: one of each. ``share``: of known words among all since
+    # the first known one. ``parts``: how many steps have other calls before or after them.
 
     symbol: int
     cuts: Sequence[int]

@@ -71,14 +71,13 @@ class _Timeline:
         self._begun: tuple[PerfettoFile, ActivityTracks] | None = None
 
     def observe(self, activity: object) -> None:
-        """Draw an activity."""
         if self._begun is None:
             first_ns = activity.unix_ns if isinstance(activity, CaptureActivity) else 0
             self._begun = self._begin(self._window.start_unix_ns or first_ns)
         self._begun[1].observe(activity)
 
     def close(self) -> PerfettoFile:
-        """Draw pending activities, and return the drawing, still open."""
+        # The drawing stays open.
         drawing, tracks = self._begun or self._begin(self._window.start_unix_ns or 0)
         tracks.close()
         return drawing

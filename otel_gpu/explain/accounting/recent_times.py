@@ -54,7 +54,7 @@ class _Reading:
         return self.start_unix_ns < end_unix_ns and start_unix_ns < self.end_unix_ns
 
     def inside(self, start_unix_ns: int, end_unix_ns: int) -> Iterator[tuple[TimeKind, float]]:
-        """Yield each kind with time in the window, and the part of its time that is inside."""
+        # Each kind with time in the window, and the part of its time that is inside.
         going_on = {kind for kind, figures in self.spent.items() if _goes_on(kind, figures)}
         # A wait of one thread that has not ended is at the end of the reading, and the rest is
         # before it.
@@ -81,7 +81,7 @@ class _Process:
         return sum(len(one.spent) for one in self.readings)
 
     def merge_older(self) -> None:
-        """Merge the older half in pairs: what is long ago is known less finely."""
+        # In pairs: what is long ago is known less finely.
         half = _MAX_READINGS // 2
         older = self.readings[:half]
         merged = []

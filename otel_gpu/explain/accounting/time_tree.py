@@ -274,7 +274,6 @@ class _Grower:
         self._most = most
 
     def branch(self, state: TimeState, time_ns: int, leaves: Mapping[_Leaf, int]) -> TimeNode:
-        """Return the node of a state."""
         groups: dict[
             tuple[CauseKind | NodeKind, Culprit | None, Resource | None], dict[_Leaf, int]
         ] = {}

@@ -124,13 +124,10 @@ def _shares(
     wanted_ns: int,
     other: Culprit | None = None,
 ) -> Iterator[tuple[Waited, int]]:
-    """
-    Yield the share of each part in the wanted time.
-
-    The parts cover that time, the known intervals, and possibly time around both, in the same
-    proportions. Where ``other`` waited in turn, a part is what the thread at the end of the chain
-    did.
-    """
+    # The share of each part in the wanted time.
+    # The parts cover that time, the known intervals, and possibly time around both, in the same
+    # proportions. Where ``other`` waited in turn, a part is what the thread at the end of the chain
+    # did.
     parts, known = list(parts), list(known)
     known_ns: Counter[tuple[CauseKind, int]] = Counter()
     for interval in known:

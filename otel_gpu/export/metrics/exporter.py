@@ -203,8 +203,6 @@ def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:
 
 
 class _FileExporter(sdk.MetricExporter):
-    """Hands requests to the writer of OTLP/JSON lines."""
-
     def __init__(self, file: OtlpFile) -> None:
         super().__init__()
         self._file = file
@@ -217,7 +215,8 @@ class _FileExporter(sdk.MetricExporter):
         return True
 
     def shutdown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - as in the SDK
-        """The owner of the file closes it."""
+        # The owner of the file closes it.
+        ...
 
 
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:

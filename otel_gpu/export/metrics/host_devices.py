@@ -204,7 +204,7 @@ def _memory(sizes: MemorySizes) -> Iterator[tuple[semconv.Instrument, Attributes
 
 
 def _parts(gpu: GpuReading, device: Attributes, index: int) -> Iterator[Measurement]:
-    """The memory of MIG devices, as parts of the device."""
+    # The memory of MIG devices, as parts of the device.
     own_names = {semconv.HW_ID, semconv.CUDA_DEVICE_UUID, semconv.HW_SERIAL_NUMBER}
     shared = tuple(pair for pair in device if pair[0] not in own_names)
     for number, part in enumerate(gpu.get("parts", ())):

@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class _GivenProgram:
-    """The values of one program that a delta sink has, and the time of the last complete export."""
+    # The values of one program that a delta sink has, and the time of the last complete export.
 
     unix_ns: int | None = None
     values: dict[tuple[str, Hashable], Given] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class MetricProducer:
             self._store.release(snapshot.key, self._sink)
 
     def _points(self, snapshot: Snapshot) -> Iterator[Point]:
-        """One point per instrument and attribute set, grouped by instrument."""
+        # One point per instrument and attribute set, grouped by instrument.
         given = self._given.get(snapshot.key) or _GivenProgram()
         cells: dict[Instrument, dict[Attributes, PointAccumulator]] = {}
         for measurement in snapshot.measurements:

@@ -16,13 +16,12 @@ from otel_gpu.export.otlp.signals import LOGS, Signal
 
 
 class _RequestTooLargeError(Exception):
-    """The receiver refuses a request of this size on every retry."""
+    # The receiver refuses a request of this size on every retry.
+    pass
 
 
 class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
-    """
-    The standard exporter of a signal and its own stub: the standard stub would parse our bytes.
-    """
+    # The standard exporter of a signal and its own stub: the standard stub would parse our bytes.
 
     def __init__(self, signal: Signal, *, compressed: bool = True) -> None:
         self._of = signal
@@ -34,7 +33,6 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         self.place = f"the {self._of.items} endpoint {self._endpoint}"
 
     def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
-        """Send a batch, with the standard exporter's retries."""
         self._rejected, self._code = 0, None
         try:
             result = self._export((len(batch), self._of.join(batch)))
@@ -47,11 +45,11 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         return Delivery(SendOutcome.REJECTED)
 
     def close(self) -> None:
-        """Close the channel, which ends a call that is under way."""
+        # Ends a call that is under way.
         self.shutdown()
 
     def Export(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N802 -- as generated code has it
-        """Send one request; the standard exporter calls this."""
+        # The standard exporter calls this.
         try:
             response = self._call(*args, **kwargs)
         except grpc.RpcError as error:

@@ -200,10 +200,7 @@ class SpanQueue:
         return before - self._count
 
     def _rank(self) -> tuple[Counter[str], dict[str, list[_Ranked]]]:
-        """
-        Returns bytes by user, and for each user a heap of its programs that wait, the largest
-        first.
-        """
+        # Bytes by user, and for each user a heap of its programs that wait, the largest first.
         users: Counter[str] = Counter()
         programs: dict[str, list[_Ranked]] = {}
         for process, held_bytes in self._bytes.items():
@@ -216,7 +213,7 @@ class SpanQueue:
         return users, programs
 
     def _drop_oldest(self, process: Program | None) -> int:
-        """Drops at least one of the program's oldest spans; returns how many."""
+        # Drops at least one of the program's oldest spans; returns how many.
         waiting = self._waiting[process]
         most = len(waiting) // _PARTS + 1
         dropped: list[QueuedItem] = []

@@ -268,7 +268,7 @@ class BackgroundSender(Sender[_Item]):
                 self._settle(batch, delivery)
 
     def _next_batch(self) -> list[QueuedItem]:
-        """Waits for a batch that is due; empty: time to end."""
+        # Waits for a batch that is due; empty: time to end.
         with self._changed:
             while True:
                 # Announce the sleep first, then check for arrivals: what arrives in between is seen

@@ -101,7 +101,7 @@ class _Finder:
         self.named = 0
 
     def phases(self) -> Iterator[StepPart]:
-        """The outermost ranges of each thread; of a range that contains steps, its inner ranges."""
+        # The outermost ranges of each thread; of a range that contains steps, its inner ranges.
         trace, steps = self._use.trace, self._use.steps
         host, reached_ns = trace.host, dict[int, int]()
         of_steps = {step.name for step in steps}
@@ -124,7 +124,7 @@ class _Finder:
                     yield StepPart(step, start_ns, duration_ns=end_ns - start_ns, row=row)
 
     def gaps(self) -> Iterator[StepPart]:
-        """The gaps that are long for their step; also adds up all gaps."""
+        # The gaps that are long for their step; also adds up all gaps.
         use = self._use
         if not use.knows_idle:
             return
@@ -136,7 +136,6 @@ class _Finder:
                 yield StepPart(step, gap.start_ns, duration_ns=gap.duration_ns, row=number)
 
     def work(self) -> Iterator[StepPart]:
-        """The longest activities of each step."""
         use, activities = self._use, self._use.trace.activities
         most = MOST_WORK if use.steps else MOST_WORK * _STEPS_OF_RUN
         starts_ns, durations_ns = activities.starts_ns, activities.durations_ns

@@ -69,7 +69,7 @@ class Medians:
 
 
 class _Usual(NamedTuple):
-    """The usual duration of one call, as ``explain`` reads it."""
+    # The usual duration of one call, as ``explain`` reads it.
 
     usual_ns: int | None
 

@@ -189,7 +189,7 @@ def _read(path: Path) -> tuple[int, Dump]:
 
 
 def _rank(path: Path, dump: Dump) -> int | None:
-    """Return the rank in the job, from a send or receive, else from the file's name."""
+    # From a send or receive, else from the file's name.
     for name, own in dump.group_ranks.items():
         ranks = dump.groups[name].ranks
         if len(own) == 1 and (place := min(own)) < len(ranks):
@@ -211,11 +211,9 @@ def _world_size(dumps: dict[int, Dump]) -> int:
 
 
 def _made_unix_ns(dump: Dump) -> int:
-    """
-    Return when a dump was made: when the file was written.
-
-    Where it was copied later, what is pending is taken to have timed out, for which dumps are made.
-    """
+    # When a dump was made: when the file was written.
+    # Where it was copied later, what is pending is taken to have timed out, for which dumps are
+    # made.
     is_its_own = dump.last_unix_ns <= dump.file_unix_ns <= dump.last_unix_ns + _DAY_NS
     if is_its_own or not dump.last_unix_ns:
         return dump.file_unix_ns

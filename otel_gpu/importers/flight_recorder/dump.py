@@ -265,7 +265,7 @@ class _Reader:
         return key, group
 
     def _settle(self) -> None:
-        """Set the progress of each group, from its calls and from PyTorch's counts."""
+        # From its calls and from PyTorch's counts.
         for group in self._dump.groups.values():
             done = [call for call in group.calls.values() if call.is_done]
             group.called = max(group.calls, default=0)
@@ -330,7 +330,7 @@ def _shorten(group: ProcessGroup) -> None:
 
 
 def _shorten_splits(group: ProcessGroup) -> None:
-    """Drop the amounts that calls exchange with each rank, except for the first pending calls."""
+    # Drop the amounts that calls exchange with each rank, except for the first pending calls.
     left = MAX_SPLITS_KEPT
     for number, call in group.calls.items():
         size = len(call.sends) + len(call.receives)
@@ -362,7 +362,7 @@ def _ranks(group: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _integer(value: object) -> int:
-    """Return a number, also one that is written as text; 0: none."""
+    # A number, also one that is written as text; 0: none.
     if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
     return value if type(value) is int and 0 <= value <= _MOST else 0

@@ -114,7 +114,7 @@ def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
 
 
 def _exchanged(entry: Mapping[str, Any], side: str) -> tuple[int, ...]:
-    """Return the elements that a rank exchanges with each other one, or their sum."""
+    # The elements that a rank exchanges with each other one, or their sum.
     sizes = entry.get(f"{side}_sizes")
     if type(sizes) is not list or not sizes:
         return ()

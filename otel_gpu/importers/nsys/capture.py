@@ -135,7 +135,6 @@ class NsysCapture:
         )
 
     def _parts(self) -> list[ProcessTables]:
-        """Return the processes that had something done by a device."""
         parts = sorted(self._tables.parts.values(), key=lambda part: part.key)
         using = [part for part in parts if len(part.activities)]
         for part in parts:
@@ -162,7 +161,7 @@ class NsysCapture:
         counts.notes += [text for table, text in _WITHOUT.items() if table not in tables.columns]
 
     def _base_unix_ns(self, end_ns: int) -> tuple[int, bool]:
-        """Return the Unix time of time 0, and whether the export contains it."""
+        # The Unix time of time 0, and whether the export contains it.
         for (unix_ns,) in self._tables.select(_SESSION, "utcEpochNs"):
             if type(unix_ns) is int and _FIRST_UNIX_NS < unix_ns < _LAST_UNIX_NS:
                 return unix_ns + self._tables.origin_ns, True
@@ -184,7 +183,7 @@ class NsysCapture:
         return found
 
     def _models(self, part: ProcessTables) -> Iterator[tuple[int, DeviceModel]]:
-        """Yield the models of the devices of a process, by the number that it gives them."""
+        # By the number that the process gives them.
         tables = self._tables
         known = {
             number: DeviceModel(
@@ -217,7 +216,6 @@ class NsysCapture:
 
 
 def _extent(parts: list[ProcessTables]) -> tuple[int, int]:
-    """Return when the first row begins, and when the last one ends."""
     tables = [table for part in parts for table in (part.activities, part.host) if len(table)]
     start_ns = min((min(table.starts_ns) for table in tables), default=0)
     ends = (max(map(add, table.starts_ns, table.durations_ns)) for table in tables)

@@ -234,7 +234,7 @@ class Tables:
         part.host.add(work, number, *times, name, correlation, shape)
 
     def _part(self, thread: object) -> ProcessTables | None:
-        """Return the part of a process or of one of its threads; None: it was counted."""
+        # The part of a process or of one of its threads; None: it was counted.
         if self._has_processes and type(thread) is not int:
             self.rejected["rows that do not say whose they are"] += 1
             return None

@@ -121,7 +121,7 @@ class SnapshotCapture:
             raise UnreadableError(f"it has more than {MAX_DEVICES} devices")
 
     def _split(self, traces: object) -> Iterator[tuple[int, Operations]]:
-        """Yield the operations of each device; they were read one device after the other."""
+        # The operations of each device; they were read one device after the other.
         if type(traces) is not list or len(traces) > MAX_DEVICES:
             raise UnreadableError(f"traces: expected a list of at most {MAX_DEVICES} devices")
         operations, at = self._shapes.operations, 0
@@ -155,7 +155,7 @@ def _ends(operations: Operations) -> tuple[int, ...]:
 
 
 def _phases(annotations: object) -> Iterator[Phase]:
-    """Yield annotations that began and ended; those of one name do not lie in each other."""
+    # Annotations that began and ended; those of one name do not lie in each other.
     if type(annotations) is not list:
         return
     begun: dict[tuple[int, str], int] = {}

@@ -313,11 +313,12 @@ class Shapes:
 
 
 def _keep(_items: list[Any], _value: object) -> None:
-    """Nothing, until ``bind`` is called."""
+    # Nothing, until ``bind`` is called.
+    ...
 
 
 def _getter(keys: tuple[str, ...], *names: str) -> Callable[[list[Any]], Any]:
-    """Return what takes values by their keys; those behind a list that are missing are its last."""
+    # What takes values by their keys; those behind a list that are missing are its last.
     return itemgetter(*(keys.index(name) if name in keys else -1 for name in names))
 
 

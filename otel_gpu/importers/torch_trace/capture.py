@@ -65,7 +65,7 @@ class TraceCapture:
         self.counts.source["traces"] = len(self._paths)
 
     def _read(self, path: Path) -> tuple[DeviceRead, int]:
-        """Return a trace, and when its first event began, of the Unix clock."""
+        # Also returns when its first event began, of the Unix clock.
         rows = Rows()
         try:
             with Text(path) as text:
@@ -152,7 +152,6 @@ def _trace(
 
 
 def _extent(rows: Rows) -> tuple[int, int]:
-    """Return when the first event began, and when the last one ended."""
     tables = [table for table in (rows.activities, rows.host) if len(table)]
     start_ns = min((min(table.starts_ns) for table in tables), default=0)
     ends = (max(map(add, table.starts_ns, table.durations_ns)) for table in tables)

@@ -315,7 +315,7 @@ class Rows:
         self.overhead_ns += max(0, self._times(event)[1])
 
     def _times(self, event: TraceEvent) -> tuple[int, int]:
-        """Return start and duration in nanoseconds; a duration of -1: they were rejected."""
+        # Start and duration in nanoseconds; a duration of -1: they were rejected.
         start, duration = event.ts, event.dur
         try:
             start_ns, duration_ns = start * _NS_PER_US, duration * _NS_PER_US
@@ -376,7 +376,7 @@ _LONG_SHAPE = 1_024
 
 
 def _integer(value: object) -> int:
-    """Return a number as it is written, -1 where none is; never too large for a column."""
+    # A number as it is written, -1 where none is; never too large for a column.
     if type(value) is str:
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else -1  # noqa: PLR2004
     return value if type(value) is int and abs(value) < 1 << 62 else -1

@@ -94,14 +94,14 @@ class Scanner:
                 yield events
 
     def _many(self, safe: int) -> int:
-        """Return where the last event begins of as much as is parsed at once; 0: there is one only."""
+        # Where the last event begins of as much as is parsed at once; 0: there is one only.
         text, at = self._text, self._at
         opening = _OPENING(text, at)
         most = min(at + AT_ONCE_CHARACTERS, safe)
         return max(0, text.rfind(opening[0], at + 1, most)) if opening else 0
 
     def _strict(self, end: int) -> list[TraceEvent] | None:
-        """Take the events up to there; None: they are not strict JSON."""
+        # Take the events up to there; None: they are not strict JSON.
         last = self._text.rfind("}", self._at, end) + 1
         if self._text[last:end].strip(_BETWEEN):
             return None
@@ -113,7 +113,7 @@ class Scanner:
         return events
 
     def _singly(self, until: int) -> Generator[list[TraceEvent], None, bool]:
-        """Yield the events that begin up to there, each by itself; returns whether the list has ended."""
+        # The events that begin up to there, each by itself; returns whether the list has ended.
         text, at = self._text, self._at
         scan, between = self._scan, _between
         while True:
@@ -136,7 +136,7 @@ class Scanner:
                 self.rejected["values that are no events"] += 1
 
     def _resume(self) -> bool:
-        """Go to where the next event begins; False: there is none, or too much is damaged."""
+        # Go to where the next event begins; False: there is none, or too much is damaged.
         at, text = self._at + 1, self._text
         if not self._skip_to(_EVENT, at):
             # What is left of the text begins behind the damage, if it is not all of it.
@@ -150,7 +150,7 @@ class Scanner:
         return True
 
     def _skip_end(self, at: int) -> bool:
-        """Go to the values after the list of events; False: the list does not end."""
+        # Go to the values after the list of events; False: the list does not end.
         for found in _END.finditer(self._text, max(at, len(self._text) - _OVERLAP)):
             behind = self._text[found.end() :].strip(_BETWEEN)
             try:
@@ -176,7 +176,7 @@ class Scanner:
             at = self._at
 
     def _find_events(self) -> bool:
-        """Go to the first event; False: there are only keys."""
+        # Go to the first event; False: there are only keys.
         self._fill()
         self._at = _between(self._text, 0).end()
         first = self._text[self._at : self._at + 1]
@@ -197,7 +197,7 @@ class Scanner:
         )
 
     def _read_keys(self) -> bool:
-        """Read values of keys; True: the next is the first event, and was not read yet."""
+        # Read values of keys; True: the next is the first event, and was not read yet.
         while True:
             self._fill(MAX_EVENT_CHARACTERS)
             found = _KEY.match(self._text, self._at)
@@ -226,7 +226,7 @@ class Scanner:
         return at >= len(self._text) or self._text[at] in "}]"
 
     def _fill(self, wanted: int = 0) -> bool:
-        """Read until the text has ``wanted`` characters, or ends; False: it had them."""
+        # Read until the text has ``wanted`` characters, or ends; False: it had them.
         wanted = wanted or MOST_EVENTS_CHARACTERS
         if self._is_whole or len(self._text) - self._at >= wanted:
             return False

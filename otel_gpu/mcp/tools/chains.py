@@ -287,7 +287,7 @@ def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
 
 
 def _collective_of(cause: Cause) -> str:
-    """The ranks' collective and the ranks that did not call it; empty: not such a wait."""
+    # The ranks' collective and the ranks that did not call it; empty: not such a wait.
     return sanitize(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
 
 

@@ -139,7 +139,6 @@ def _is_of(evidence: Iterable[str], device: str) -> bool:
 
 
 def _names(found: Iterable[DeviceReport]) -> Iterable[str]:
-    """The program's names that can be in a sentence of advice."""
     for row in found:
         yield row.source
         for wait in row.waits:

@@ -121,7 +121,7 @@ def get_time_budget(
 
 
 def _time_tree(document: Document, most: int) -> Listing:
-    """The rows of the largest trees, at most ``most`` of each."""
+    # The largest trees, at most ``most`` rows of each.
     trees = [(one.process.pid, one.time_tree) for one in document.judged if one.time_tree]
     ranked = sorted(trees, key=lambda tree: (-tree[1].time_ns, tree[0]))
     shown: list[list[object]] = []
@@ -166,7 +166,7 @@ def _notes(served: ServedDocument) -> Iterator[str]:
 
 
 def _in_calls(document: Document) -> list[list[object]]:
-    """Time inside outermost calls, of all threads together."""
+    # Time inside outermost calls, of all threads together.
     in_calls_ns: Counter[Program] = Counter()
     for bucket in document.slots:
         if bucket.process is not None:

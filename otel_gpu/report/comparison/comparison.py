@@ -227,7 +227,6 @@ def alike(a: Mapping[T, float], b: Mapping[T, float]) -> float:
 
 
 def _hindrances(a: Side, b: Side) -> Iterator[str]:
-    """Reasons why times cannot be compared."""
     for side in (a, b):
         for fault in side.faults:
             yield f"{side.source}: {fault}"
@@ -256,7 +255,7 @@ def _other_runs(a: Side, b: Side) -> Iterator[str]:
 
 
 def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
-    """Reasons why kernels may have different inputs, without recorded shapes."""
+    # Reasons why kernels may have different inputs, without recorded shapes.
     if not {name for name, _ in a} & {name for name, _ in b}:
         yield (
             "they have no kernel in common, and the shapes of inputs were not recorded in both: it can be "
@@ -268,7 +267,6 @@ def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
 
 
 def _differences(a: Side, b: Side) -> Iterator[str]:
-    """Further differences that a reader has to know."""
     if a.has_stacks != b.has_stacks:
         which = "first" if a.has_stacks else "second"
         yield f"only the {which} was recorded with stacks, which takes time by itself"
@@ -294,7 +292,7 @@ def _alike_in_work(a: Side, b: Side) -> float:
 
 
 def _alike_of_both(a: Mapping[Sized, float], b: Mapping[Sized, float]) -> float:
-    """The similarity of sizes, of names that both have; for different programs it means nothing."""
+    # The similarity of sizes, of names that both have; for different programs it means nothing.
     both = {name for name, _ in a} & {name for name, _ in b}
     found = [{key: count for key, count in of.items() if key[0] in both} for of in (a, b)]
     return alike(*found)

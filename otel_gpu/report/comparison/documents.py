@@ -58,9 +58,7 @@ def _faults(document: Document, calls: int, judged: Sequence[ProcessReport]) -> 
 
 
 def _paces(document: Document, judged: Sequence[ProcessReport], calls: int) -> Iterator[float]:
-    """
-    The mean time per call, estimated for each time bucket; it includes the time between calls.
-    """
+    # The mean time per call, estimated for each time bucket; it includes the time between calls.
     mean_ns = sum(sum(one.budget_ns.values()) for one in judged) / calls
     counted: defaultdict[int, float] = defaultdict(float)
     buckets = [bucket for one in judged for bucket in document.buckets_of(one.process)]

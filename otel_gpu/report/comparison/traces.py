@@ -69,8 +69,6 @@ class TraceSide:
 
 
 class _Use:
-    """The kept figures of one device."""
-
     def __init__(self, use: DeviceUse) -> None:
         trace, steps = use.trace, counted(use.steps)
         self.tool, self.ranks = trace.tool, trace.ranks
@@ -107,14 +105,12 @@ class _Use:
         self._grids = _grids(use)
 
     def work(self, basis: Basis) -> Mapping[str, float]:
-        """Return the counts of each kernel."""
         found: Counter[str] = Counter()
         for kernel in self._kernels:
             found[kernel.name] += kernel.times
         return _divided(found, self._per(basis))
 
     def operators(self, basis: Basis) -> Mapping[str, float]:
-        """Return the counts of operator calls."""
         found: Counter[str] = Counter()
         for operation in self._operations:
             if not PROFILER_STEP.fullmatch(operation.name):
@@ -122,15 +118,12 @@ class _Use:
         return _divided(found, self._per(basis))
 
     def shapes(self, basis: Basis) -> Mapping[tuple[str, str], float]:
-        """Return the counts of operator calls by shapes."""
         return _divided(self._shapes, self._per(basis))
 
     def grids(self, basis: Basis) -> Mapping[tuple[str, float], float]:
-        """Return the counts of kernels by blocks per processor."""
         return _divided(self._grids, self._per(basis))
 
     def figures(self, basis: Basis) -> Figures:
-        """Return the times of all kinds."""
         per = self._per(basis)
         found: dict[tuple[DeltaKind, str], float] = {
             (DeltaKind.PART, name): time_ns
@@ -168,7 +161,7 @@ def _phases(use: DeviceUse) -> Mapping[str, float]:
 
 
 def _shapes(trace: DeviceTrace) -> Counter[tuple[str, str]]:
-    """Counts of operator calls by shapes; bounded by the trace's own limit."""
+    # Counts of operator calls by shapes; bounded by the trace's own limit.
     host = trace.host
     pairs: Counter[tuple[int, int]] = Counter(
         (name, shape)
@@ -199,7 +192,7 @@ def _divided(counts: Mapping[T, float], per: int) -> dict[T, float]:
 
 
 def _mean(found: Iterable[Mapping[T, float]]) -> dict[T, float]:
-    """The mean over devices; missing values count as 0."""
+    # The mean over devices; missing values count as 0.
     mappings = list(found)
     sums: defaultdict[T, float] = defaultdict(float)
     for one in mappings:

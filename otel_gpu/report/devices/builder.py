@@ -78,9 +78,7 @@ class DeviceRows:
 def _together(
     rows: Sequence[DeviceReport], advice: Iterable[tuple[int, Advice]]
 ) -> Iterator[Advice]:
-    """
-    Each advice once: for the device with the most gain, which is named, and a count of others.
-    """
+    # Each advice once: for the device with the most gain, which is named, and a count of others.
     kinds: dict[str, list[tuple[int, Advice]]] = {}
     for number, one in advice:
         kinds.setdefault(one.check, []).append((number, one))
@@ -96,7 +94,6 @@ def _together(
 
 
 def _named(row: DeviceReport, rows: Sequence[DeviceReport]) -> str:
-    """The name of one of several devices."""
     if row.rank is not None:
         return f"rank {row.rank}"
     is_alone = sum(one.device == row.device for one in rows) == 1

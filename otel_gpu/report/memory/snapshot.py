@@ -150,7 +150,7 @@ def _with_sizes(
 
 
 def _with_free_space(row: DeviceMemory) -> DeviceMemory:
-    """Adds the unreserved and usable bytes, if the device's size is known."""
+    # Adds the unreserved and usable bytes, if the device's size is known.
     capacity, stuck, pending = row.capacity_bytes, row.stuck_bytes, row.pending_bytes
     if capacity is None or capacity < row.reserved_bytes or stuck is None or pending is None:
         return row
@@ -161,7 +161,7 @@ def _with_free_space(row: DeviceMemory) -> DeviceMemory:
 
 
 def _readings(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[MemoryReading]:
-    """Memory in use over time: the peak of each interval."""
+    # Memory in use over time: the peak of each interval.
     unix_us = snapshot.operations.unix_us
     if not any(unix_us):
         return
@@ -320,7 +320,6 @@ def _churns(row: DeviceMemory) -> bool:
 
 
 def _stuck_when_full(row: DeviceMemory) -> int:
-    """The stuck bytes if the device is nearly full; else 0."""
     capacity, stuck = row.capacity_bytes, row.stuck_bytes or 0
     if not capacity or row.reserved_bytes <= capacity * _FULL_SHARE:
         return 0

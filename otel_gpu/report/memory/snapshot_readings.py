@@ -97,7 +97,7 @@ def readings_of(
 
 
 class _SnapshotWalk:
-    """Walks through a snapshot once, from its beginning."""
+    # Goes through a snapshot once, from its beginning.
 
     def __init__(
         self, activity: MemoryActivity, process: Program, ids: SpanIds, history: BlockWalk
@@ -113,7 +113,6 @@ class _SnapshotWalk:
         self._known: dict[int, CallStack] = {}
 
     def reading(self, at: int, *, has_holders: bool) -> BlocksActivity:
-        """Return the totals before an operation, optionally with holders."""
         self._advance(at)
         history = self._history
         live, before = history.totals_bytes[at], history.totals_bytes[0]
@@ -146,7 +145,6 @@ class _SnapshotWalk:
         )
 
     def failure(self, at: int) -> OutOfMemoryActivity:
-        """Return a failed request."""
         self._advance(at)
         operations, unix_ns = self._snapshot.operations, self._unix_ns(at)
         stack = self._stack(operations.stacks[at])

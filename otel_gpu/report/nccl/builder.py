@@ -32,8 +32,6 @@ _NS_PER_S = 1e9
 
 
 class _Counted(NamedTuple):
-    """A rank's counts in the window."""
-
     called: int
     completions: int
     waited_ns: int
@@ -142,7 +140,7 @@ def _counted(member: Member) -> _Counted:
 
 
 def _bandwidths(group: RankGroup) -> tuple[float | None, float | None]:
-    """Bytes per second, of the algorithm and of the bus, of the rank that waited least."""
+    # Bytes per second, of the algorithm and of the bus, of the rank that waited least.
     counted = [_counted(one) for one in group.members.values()]
     done = [one for one in counted if one.completions and one.waited_ns and one.called]
     if not done or group.rank_count < 1:

@@ -187,12 +187,9 @@ class PerfettoFile:
 
 
 class _Lane:
-    """
-    A lane of slices that are nested or disjoint.
-
-    In order of ends it keeps those that no other one contains. In order of starts it keeps those
-    that contain the last one, outermost first.
-    """
+    # A lane of slices that are nested or disjoint.
+    # In order of ends it keeps those that no other one contains. In order of starts it keeps those
+    # that contain the last one, outermost first.
 
     __slots__ = ("_before_ns", "_spans", "number")
 
@@ -203,7 +200,6 @@ class _Lane:
         self._before_ns = 0
 
     def takes(self, start_ns: int, end_ns: int, *, began: bool) -> bool:
-        """Adds a slice if it is nested or disjoint."""
         spans = self._spans
         if start_ns < self._before_ns:
             return False

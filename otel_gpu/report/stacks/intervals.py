@@ -115,7 +115,7 @@ def _name(number: int) -> str:
 
 
 def _with_call(frames: tuple[Frame, ...], api: str) -> tuple[Frame, ...]:
-    """Inserts the CUDA call outside of the library's own frames, if it is missing."""
+    # Inserts the CUDA call outside of the library's own frames, if it is missing.
     if not api or any(_is_call(frame.function, api) for frame in frames):
         return frames
     own = [place for place, frame in enumerate(frames) if frame_type(frame) == FrameType.CUDA]

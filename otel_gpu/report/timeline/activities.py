@@ -403,7 +403,7 @@ def stack_lines(stack: CallStack | None) -> list[str]:
 
 
 def _in_order(starts_ns: Sequence[int], durations_ns: Sequence[int]) -> Iterator[int]:
-    """Rows by start; of equals the longest first."""
+    # Rows by start; of equals the longest first.
     # Two stable sorts need less memory than one by pairs.
     rows = sorted(range(len(starts_ns)), key=durations_ns.__getitem__, reverse=True)
     rows.sort(key=starts_ns.__getitem__)

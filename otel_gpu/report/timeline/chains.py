@@ -26,7 +26,7 @@ _NOT_DRAWN = frozenset(
 
 
 class _Kept(NamedTuple):
-    """Indices of two slices: a wait and its culprit's."""
+    # Indices of two slices: a wait and its culprit's.
 
     waited: int
     culprit: int

@@ -141,7 +141,7 @@ class TimelineDrawing:
 
 
 class _Pool:
-    """Rows that share a limit of items."""
+    # Rows that share a limit of items.
 
     def __init__(self, max_items: int) -> None:
         self.quantum_ns = 0
@@ -161,7 +161,6 @@ class _Pool:
             self._coarsen()
 
     def groups(self) -> Iterator[TrackGroup]:
-        """The kept rows, by group."""
         self._keep(MAX_ROWS)
         rows = {track: row.finish() for track, row in self._rows.items()}
         lanes = 0
@@ -183,7 +182,7 @@ class _Pool:
             yield TrackGroup(name if known else f"{name} ({process})", is_device, rows_of)
 
     def _keep(self, most: int) -> None:
-        """Keeps the busiest rows, in that order."""
+        # Keeps the busiest rows, in that order.
         ranked = sorted(self._rows.items(), key=lambda one: -one[1].busy_ns)
         self.left_out += sum(row.taken for _, row in ranked[most:])
         self._items -= sum(row.items for _, row in ranked[most:])
@@ -198,11 +197,8 @@ class _Pool:
 
 
 class _Row:
-    """
-    The kept items of a track.
-
-    In order of starts, nesting is known at once; else only at the end, for long items.
-    """
+    # The kept items of a track.
+    # In order of starts, nesting is known at once; else only at the end, for long items.
 
     __slots__ = ("_ends_ns", "_is_begin", "_lanes", "busy_ns", "taken", "too_deep")
 
@@ -219,7 +215,7 @@ class _Row:
         return sum(map(len, self._lanes))
 
     def add(self, drawn: Slice, quantum_ns: int) -> int:
-        """Adds a slice; returns the growth in items."""
+        # The growth in items.
         start_ns = drawn.start_unix_ns
         end_ns = max(start_ns, drawn.end_unix_ns)
         depth = _depth(self._ends_ns, start_ns, end_ns) if self._is_begin else 0
@@ -265,7 +261,7 @@ class _Row:
 
 
 class _Lane:
-    """Items that are not nested: long ones, and short ones by the quantum of their start."""
+    # Items that are not nested: long ones, and short ones by the quantum of their start.
 
     __slots__ = ("_long", "_short")
 
@@ -309,7 +305,7 @@ def _together(one: Item, other: Item) -> Item:
 
 
 def _depth(ends_ns: list[int], start_ns: int, end_ns: int) -> int:
-    """The nesting depth of a slice among those that begin before it; updates their ends."""
+    # The nesting depth of a slice among those that begin before it; updates their ends.
     while ends_ns and ends_ns[-1] <= start_ns:
         ends_ns.pop()
     ends_ns.append(end_ns)

@@ -180,7 +180,7 @@ class WindowDetail:
 
 
 def _waker(stall: StallActivity) -> Culprit | None:
-    """The thread that ended a wait; None for interrupts that ran in another thread's context."""
+    # The thread that ended a wait; None for interrupts that ran in another thread's context.
     event = stall.event
     if not event.waker_tid or event.waker_tid == event.tid:
         return None

@@ -163,7 +163,7 @@ class TopModel:
         )
 
     def _process_lines(self, total: _Figures, now: _Figures) -> Iterable[ProcessLine]:
-        """Running processes first, then ended ones; each by time in calls and pid."""
+        # Running processes first, then ended ones; each by time in calls and pid.
         ended = self._state.accounts.ended
         programs = {key: verdict.process for key, verdict in total.verdicts.items()}
         in_calls_ns = dict.fromkeys(programs, 0)
@@ -184,7 +184,7 @@ class TopModel:
             )
 
     def _incident_lines(self, now_unix_ns: int) -> list[IncidentLine]:
-        """Growing incidents first, by severity; then ended ones, latest first."""
+        # Growing incidents first, by severity; then ended ones, latest first.
         limit_ns = now_unix_ns - self._settings.incident_gap_ns - self._settings.settle_ns
         lines = [
             IncidentLine(incident, incident.end_unix_ns >= limit_ns)

@@ -52,7 +52,6 @@ def _without_parameters(name: str) -> str:
 
 
 def _alike(found: dict[str, str]) -> dict[str, list[str]]:
-    """Groups of texts that share a form."""
     groups: dict[str, list[str]] = defaultdict(list)
     for text, form in found.items():
         groups[form].append(text)
@@ -60,7 +59,6 @@ def _alike(found: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _separate(cuts: dict[str, str], width: int) -> None:
-    """Omits the middle of texts that share a form."""
     for group in _alike(cuts).values():
         # A third of the width is for the beginning, unless the difference is there. In sorted
         # order, the first and the last text differ earliest.
@@ -85,7 +83,7 @@ def _number(cuts: dict[str, str], width: int) -> None:
 
 
 def _start_of_word(text: str, at: int, most: int) -> int:
-    """The start of the word at a position; the position itself if that is further than ``most``."""
+    # The start of the word at a position; the position itself if that is further than ``most``.
     begun = at
     while begun and text[begun - 1 : begun].isalnum():
         begun -= 1

@@ -75,7 +75,6 @@ class _Names:
         self._seen.setdefault(thread[:2], Counter())[thread.comm] += time_ns
 
     def of(self, thread: Culprit) -> Culprit:
-        """Return a thread with its name."""
         pid, tid = thread[:2]
         name = self._found_of(pid) if tid in (0, pid) else ""
         # Time accounting has the process's first name: the thread's own is better.
@@ -142,7 +141,6 @@ class _Names:
 
 
 def _merged(times: Iterable[CulpritTime]) -> tuple[CulpritTime, ...]:
-    """The culprits, each once."""
     merged: dict[tuple[int, Culprit, str], CulpritTime] = {}
     for one in times:
         key = (id(one.process), one.culprit, one.kind)

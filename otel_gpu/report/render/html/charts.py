@@ -159,7 +159,7 @@ def _columns(
     values: Sequence[Any],
     draw: Callable[[Any], tuple[str, float, str]],
 ) -> list[Rectangle]:
-    """Draws a column for each row; ``draw`` returns the tone, height and text of a value."""
+    # Draws a column for each row; ``draw`` returns the tone, height and text of a value.
     start_unix_ns, length_ns = document.start_unix_ns, max(1, document.length_ns)
     blocks = []
     for row, value in zip(rows, values, strict=True):

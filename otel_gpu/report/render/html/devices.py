@@ -135,12 +135,10 @@ def _unless_empty(*found: tuple[str, HtmlTable]) -> Iterator[tuple[str, HtmlTabl
 
 
 def _named(empty: HtmlTable, rows: Sequence[Any]) -> HtmlTable:
-    """A table whose rows have ids."""
     return table_of(empty._replace(ids=[f"at-{one.id}" for one in rows]), rows)
 
 
 def _timed(empty: HtmlTable, rows: Sequence[Any], origin_unix_ns: int) -> HtmlTable:
-    """A table whose rows have ids, and links to the timeline."""
     found = _named(empty, rows)
     if not origin_unix_ns:
         return found

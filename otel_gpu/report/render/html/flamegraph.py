@@ -219,7 +219,6 @@ def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
 
 
 def _draw(box: _Box, describe: Callable[[_Box, str], tuple[str, str]]) -> dict[str, Any]:
-    """A box as the template writes it."""
     space = int((box.width - 2 * _PADDING) / _CHARACTER)
     name = _clip(printable(box.frame.text))
     short = printable(box.frame.short)

@@ -257,7 +257,7 @@ def _horizon(row: GrowingLine) -> str:
 def _columns(
     readings: Sequence[MemoryReading], length_ns: int
 ) -> Iterator[tuple[float, float, MemoryReading]]:
-    """Left edge and width of each of a few intervals, with the reading of its peak."""
+    # Left edge and width of each of a few intervals, with the reading of its peak.
     start_ns, step = readings[0].unix_ns, -(-len(readings) // _MOST_COLUMNS)
     for first in range(0, len(readings), step):
         part = readings[first : first + step]

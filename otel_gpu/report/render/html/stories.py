@@ -114,7 +114,7 @@ def time_nodes(process: ProcessReport) -> list[TreeNode]:
 
 
 def _identity_of(who: Who, process: ProcessReport) -> str:
-    """The identity of a culprit beyond name and number; empty if it equals the process."""
+    # The identity of a culprit beyond name and number; empty if it equals the process.
     if who.command == process.command:
         return ""
     known = ((name, getattr(who, name)) for name in _IDENTITY)

@@ -139,7 +139,7 @@ def timeline_notes(timeline: Timeline) -> Iterator[str]:
 
 
 class _Texts:
-    """Texts by number; 0 is the empty one, also beyond the limit."""
+    # Texts by number; 0 is the empty one, also beyond the limit.
 
     def __init__(self) -> None:
         self.all = [""]
@@ -193,7 +193,7 @@ def _style_of(kind: str) -> tuple[str, str]:
 
 
 def _view(document: Document, origin_ns: int, length_ns: int) -> list[int]:
-    """The initial view: the time of device activity, or else all."""
+    # The initial view: the time of device activity, or else all.
     known = [(row.start_unix_ns, row.start_unix_ns + row.window_ns) for row in document.devices]
     edges: list[Any] = [0, length_ns]
     if known:

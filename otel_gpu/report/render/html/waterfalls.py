@@ -126,7 +126,7 @@ def _inside_ns(effect: Effect, interval: Evidence) -> int:
 
 
 def _is_partial(effect: Effect, interval: Interval) -> bool:
-    """Whether only a part of the interval, at an unknown place, is due to the cause."""
+    # Whether only a part of the interval, at an unknown place, is due to the cause.
     return interval.cause.time_ns < _NEARLY_ALL * _inside_ns(effect, interval.evidence)
 
 

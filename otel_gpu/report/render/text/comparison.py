@@ -118,7 +118,7 @@ def _side(side: Side) -> str:
 
 
 def _exact(time_ns: float) -> str:
-    """Four digits, so that a difference of a percent is visible."""
+    # Four digits, so that a difference of a percent is visible.
     return f"{time_ns / 1e6:,.4g} ms" if time_ns >= 1e5 else format_duration(time_ns)  # noqa: PLR2004
 
 

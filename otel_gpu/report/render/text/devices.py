@@ -191,8 +191,7 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
 
 
 def _part(heading: str, name: str) -> fields.Field:
-    """A share of the window; empty if unknown."""
-
+    # Empty if unknown.
     def share(row: DeviceReport) -> float:
         time_ns = getattr(row, name)
         return math.nan if time_ns is None else time_ns / (row.window_ns or 1)

@@ -106,7 +106,7 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 
 def _is_counted(document: Document) -> bool:
-    """Whether calls and threads were watched, even if there were none."""
+    # Whether calls and threads were watched, even if there were none.
     return bool(document.processes or document.apis or NO_CALLS in document.notes)
 
 

@@ -107,7 +107,7 @@ class FittedTable:
 
 
 def _dispensable(columns: Sequence[TextColumn]) -> int:
-    """The index of the column that is omitted first; never the first one, which names the row."""
+    # The index of the column that is omitted first; never the first one, which names the row.
     highest = max(column.rank for column in columns[1:])
     others = [at for at in range(1, len(columns)) if columns[at].rank == highest]
     texts = [at for at in others if columns[at].is_text]

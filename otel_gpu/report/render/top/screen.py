@@ -159,7 +159,6 @@ def _processes(view: TopView, controls: Controls, width: int, most: int) -> Iter
 
 
 def _leaves(view: TopView, controls: Controls, most: int) -> Iterator[Text]:
-    """The main culprits of the last interval, a line for each."""
     grown = [line for line in view.processes if line.time_tree]
     grown = [line for line in grown if controls.chosen in (None, key_of(line.process))]
     # Ended processes are shown only if no other is left.
