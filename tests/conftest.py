@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from otel_gpu.capture.host.clocks import collect_rarely
+from otel_gpu.capture.host.host_facts import collect_rarely
 from tests import turns
 from tests.hosts import MARKERS, missing_for, required
 from tests.receiver import OtlpReceiver

@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import pipeline, wire
-from otel_gpu.capture.host.clocks import collect_rarely, resident_bytes, trim_memory
+from otel_gpu.capture.host.host_facts import collect_rarely, resident_bytes, trim_memory
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export import exports as exports_module

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import Ending
-from otel_gpu.capture.maps.snapshots import Snapshots
+from otel_gpu.capture.maps.map_snapshots import Snapshots
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.watchlist import Watchlist
 from otel_gpu.capture.record_completion import RecordCompletion

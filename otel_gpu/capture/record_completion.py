@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.maps.blocks import STACK_OF_ONE
 from otel_gpu.capture.maps.kernel_stacks import without_kernel_stack
-from otel_gpu.capture.maps.snapshots import Snapshots
+from otel_gpu.capture.maps.map_snapshots import Snapshots
 from otel_gpu.capture.processes.watchlist import Watchlist
 from otel_gpu.faults import Faults
 from otel_gpu.stacks.user_stacks import CALL_TOKEN, NO_TOKEN, SAMPLE_KINDS, UserStacks

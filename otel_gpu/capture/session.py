@@ -20,7 +20,7 @@ from otel_gpu import __version__, wire
 from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import END_UNREAD, Ending
-from otel_gpu.capture.host.clocks import (
+from otel_gpu.capture.host.host_facts import (
     describe_host,
     read_clocks,
     resident_bytes,
@@ -29,7 +29,7 @@ from otel_gpu.capture.host.clocks import (
 )
 from otel_gpu.capture.host.host_metrics import HostMetrics
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.maps.snapshots import Snapshots
+from otel_gpu.capture.maps.map_snapshots import Snapshots
 from otel_gpu.capture.priority import Priority
 from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.capture.probes.missed_starts import MissedStarts

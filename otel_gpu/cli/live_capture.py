@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_gpu.capture.bpf.programs import Programs
-from otel_gpu.capture.host.clocks import allow_open_files, collect_no_more, collect_rarely
+from otel_gpu.capture.host.host_facts import allow_open_files, collect_no_more, collect_rarely
 from otel_gpu.capture.preload.library import with_preload
 from otel_gpu.capture.priority import NICE_CAPABILITIES, allow_return
 from otel_gpu.capture.privileges import (

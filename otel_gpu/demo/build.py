@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_gpu.demo.memory import ALLOCATOR
+from otel_gpu.demo.memory_scenarios import ALLOCATOR
 from otel_gpu.demo.scenarios import FOLDER, Scenario
 from otel_gpu.errors import OtelGpuError
 

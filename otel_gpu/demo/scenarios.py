@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_gpu.demo import busy, injections, memory
+from otel_gpu.demo import busy, injections, memory_scenarios
 from otel_gpu.demo.loop import Function, Helper, Trainer, compute
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,7 @@ class Scenario(NamedTuple):
     One cause of slowness, and how to run it.
 
     ``is_fair``: its loop is not a real-time task.
-    ``has_allocator``: it uses device memory, of ``memory.DEVICE_BYTES``.
+    ``has_allocator``: it uses device memory, of ``memory_scenarios.DEVICE_BYTES``.
     ``lines``: the function where the loop loses time, by kind of cause.
     """
 
@@ -34,7 +34,7 @@ class Scenario(NamedTuple):
 
     def prepared_host(self) -> AbstractContextManager[dict[str, str]]:
         """Start what the scenario needs; yield the environment variables for it."""
-        device = {"STUB_DEVICE_BYTES": str(memory.DEVICE_BYTES)}
+        device = {"STUB_DEVICE_BYTES": str(memory_scenarios.DEVICE_BYTES)}
         return nullcontext(device if self.has_allocator else {})
 
     @property
@@ -67,7 +67,7 @@ _OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
     injections.gpu_wait: {},
     # The kernel limits how long real-time tasks have a CPU.
     injections.allocator_churn: {"is_fair": True},
-    memory.memory_fragmentation: {"is_fair": True, "has_allocator": True},
+    memory_scenarios.memory_fragmentation: {"is_fair": True, "has_allocator": True},
     injections.two_causes: {"lines": {"run_queue": Trainer.launch}},
 }
 SCENARIOS: Mapping[str, Scenario] = {

@@ -36,7 +36,7 @@ from otel_gpu.wire.device_bodies import DevicesReading
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
 from otel_gpu.wire.fabric_bodies import FabricReading
-from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.memory_snapshot import MemorySnapshot
 from otel_gpu.wire.probe_table import Api
 from otel_gpu.wire.readings import Aggregate, SeriesKey
 

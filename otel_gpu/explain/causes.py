@@ -37,6 +37,7 @@ from otel_gpu.explain.accounting.waited_for import account_intervals
 from otel_gpu.explain.accounting.waits import AccountWaits
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.devices.device_causes import DeviceCauses
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.intervals import (
     CauseInterval,
     clear_cause,
@@ -51,7 +52,6 @@ from otel_gpu.explain.off_cpu_split import OffCpuSplit, ThreadWindow
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES, merge
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates

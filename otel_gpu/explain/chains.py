@@ -26,7 +26,7 @@ from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.state.memory.snapshot import Kept, LineHolding
 from otel_gpu.wire.frames import Frame
-from otel_gpu.wire.memory import SHARED
+from otel_gpu.wire.memory_snapshot import SHARED
 
 
 class Evidence(NamedTuple):

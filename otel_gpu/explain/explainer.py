@@ -46,6 +46,7 @@ from otel_gpu.explain.chains import (
 from otel_gpu.explain.devices.device_causes import DeviceCauses
 from otel_gpu.explain.devices.fabric_causes import FabricCauses
 from otel_gpu.explain.effects import Candidate, Effects
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.exits import ProcessExits
 from otel_gpu.explain.incidents import Incidents
@@ -64,7 +65,6 @@ from otel_gpu.explain.pending_effects import PendingEffects
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
 from otel_gpu.state.memory.blocks import AllocatorState

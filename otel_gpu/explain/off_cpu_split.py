@@ -7,10 +7,10 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.explain.quotas import Quotas
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import EVERYWHERE, Samples

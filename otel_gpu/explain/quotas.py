@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity, StallActivity
-from otel_gpu.explain.timeline import EventTimeline
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.state.reading_history import ReadingHistory
 
 _MAX_READINGS = 64

@@ -20,7 +20,7 @@ from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.chains import Culprit
-from otel_gpu.explain.timeline import EventTimeline
+from otel_gpu.explain.event_timeline import EventTimeline
 
 # By what a thread was blocked on (enrich/waits/reasons.py).
 _BY_THREADS = frozenset(

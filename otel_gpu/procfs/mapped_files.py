@@ -16,10 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.procfs.kernel_waits import check_lock
 from otel_gpu.procfs.proc_files import close_file, read_file
 from otel_gpu.procfs.process_root import ServedError, check_device, open_in_root, open_regular
 from otel_gpu.procfs.reader import open_mapping, read_process_file
+from otel_gpu.procfs.uninterruptible_waits import check_lock
 from otel_gpu.procfs.users import OWN
 
 _MAPS_LINE = re.compile(

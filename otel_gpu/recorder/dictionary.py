@@ -14,10 +14,10 @@ from otel_gpu.recorder.rows.resource_text import read_resource
 from otel_gpu.recorder.rows.stacks import read_stack
 from otel_gpu.recorder.rows.totals import NOTHING
 from otel_gpu.recorder.rows.waits import read_wait
+from otel_gpu.recorder.storable_text import from_json
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.lookups import family_number
 from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
-from otel_gpu.recorder.text import from_json
 from otel_gpu.wire.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_api
 from otel_gpu.wire.readings import SeriesKey
 

@@ -29,10 +29,10 @@ from otel_gpu.recorder.processes import End, Processes, Referred, StoredProcess
 from otel_gpu.recorder.rows.resource_text import resource_text
 from otel_gpu.recorder.rows.stacks import stack_columns
 from otel_gpu.recorder.rows.waits import wait_columns
+from otel_gpu.recorder.storable_text import clean, to_json
 from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.tables.lookups import family_name
 from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
-from otel_gpu.recorder.text import clean, to_json
 from otel_gpu.state.time_accounting import MAX_TIMES
 from otel_gpu.wire.bodies import AgentFacts, HostFacts
 from otel_gpu.wire.probe_table import API_BY_NUMBER, Api

@@ -14,8 +14,8 @@ from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.playback import Playback
 from otel_gpu.recorder.queries import Answer, QueryLimits, ask
 from otel_gpu.recorder.span import Span, find_span
+from otel_gpu.recorder.storable_text import from_json, read_counts
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import from_json, read_counts
 
 
 class StoreExtent(NamedTuple):

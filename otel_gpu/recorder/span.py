@@ -15,8 +15,8 @@ time.
 from typing import NamedTuple
 
 from otel_gpu.recorder.pages import Pages
+from otel_gpu.recorder.storable_text import from_json
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
-from otel_gpu.recorder.text import from_json
 
 BEFORE_NS = 30_000_000_000
 AFTER_NS = 10_000_000_000

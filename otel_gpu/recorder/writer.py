@@ -46,8 +46,8 @@ from otel_gpu.recorder.rows.device_uses import found_rows
 from otel_gpu.recorder.rows.held_memory import HeldMemory
 from otel_gpu.recorder.rows.readings import Reading, Readings
 from otel_gpu.recorder.rows.resource_text import resource_text
+from otel_gpu.recorder.storable_text import clean, to_json
 from otel_gpu.recorder.tables.events import EVENT_TABLES
-from otel_gpu.recorder.text import clean, to_json
 
 # Share of the file that a trace can take; other rows need space, too.
 _TRACE_SHARE = 0.8

@@ -36,7 +36,7 @@ from otel_gpu.limits.recent import Fifo
 from otel_gpu.report.call_counts import api_rows, balances, event_time_rows, off_cpu_rows
 from otel_gpu.report.chains import ChainRows
 from otel_gpu.report.devices.builder import DeviceRows
-from otel_gpu.report.devices.faults import UnattributedFaults
+from otel_gpu.report.devices.unattributed_faults import UnattributedFaults
 from otel_gpu.report.document import (
     OTHER_PROCESSES_PID,
     Document,
@@ -63,7 +63,7 @@ from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.pressure import PressureState
 from otel_gpu.state.steps import ThreadSteps
 from otel_gpu.state.thread_names import ThreadNames
-from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.memory_snapshot import MemorySnapshot
 
 MAX_REPLACED = 16_384
 _SIGNAL_OF_EXIT = 0x7F

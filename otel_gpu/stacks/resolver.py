@@ -16,8 +16,8 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_preload_library
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.merging import lacks_python, merge
-from otel_gpu.stacks.programs import MappedProgram, MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
+from otel_gpu.stacks.resolved_programs import MappedProgram, MappedPrograms
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.stacks.unwind.cached_suffixes import CachedSuffixes

@@ -16,9 +16,9 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.stacks.programs import MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.read_budget import FileWork
+from otel_gpu.stacks.resolved_programs import MappedPrograms
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, ProcessKey, Sample
 from otel_gpu.stacks.symbols.kernel_names import LaunchedKernels

@@ -14,7 +14,7 @@ from otel_gpu.wire.communicators import Communicators
 from otel_gpu.wire.device_activity import DeviceTrace
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.marks import Range, Step
-from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.memory_snapshot import MemorySnapshot
 from otel_gpu.wire.readings import (
     Aggregates,
     Counters,

@@ -68,9 +68,9 @@ PLACES = {
     "otel_gpu.export.otlp.file:FileTransport.deliver": {"export.spans"},
     "otel_gpu.explain.explainer:Explainer.push": {"explain"},
     "otel_gpu.stacks.user_stacks:UserStacks.resolve": {"stacks"},
-    "otel_gpu.stacks.programs:MappedPrograms.ask_due": {"stacks"},
+    "otel_gpu.stacks.resolved_programs:MappedPrograms.ask_due": {"stacks"},
     "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"stacks"},
-    "otel_gpu.stacks.programs:MappedPrograms.end": {"after_exit", "after_exec", "sweep"},
+    "otel_gpu.stacks.resolved_programs:MappedPrograms.end": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.processes.discovery:read_facts": {"introductions", "after_exec"},
     "otel_gpu.capture.processes.discovery:ProcessDiscovery.make_some": {
         "introductions",

@@ -11,7 +11,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import AT_PRELOAD, Programs
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.preload.programs import PRELOAD_THREAD
+from otel_gpu.capture.preload.preloaded_programs import PRELOAD_THREAD
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.watchlist import Watchlist

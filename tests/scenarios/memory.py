@@ -1,11 +1,11 @@
-"""What is done with the memory of the device, beside what the demo has; see ``otel_gpu/demo/memory.py``."""
+"""What is done with the memory of the device, beside what the demo has; see ``otel_gpu/demo/memory_scenarios.py``."""
 
 import ctypes
 import time
 from typing import Any
 
 from otel_gpu.demo.loop import GPU_NS, MS, Trainer, place_of
-from otel_gpu.demo.memory import (
+from otel_gpu.demo.memory_scenarios import (
     MIB,
     READING_NS,
     Allocator,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.demo.memory import memory_fragmentation
+from otel_gpu.demo.memory_scenarios import memory_fragmentation
 from tests.scenarios import memory
 from tests.scenarios.all_scenarios import SCENARIOS
 from tests.scenarios.explained_runs import RUNS, ExplainedRun

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.demo import build as demo
-from otel_gpu.demo.memory import ALLOCATOR
+from otel_gpu.demo.memory_scenarios import ALLOCATOR
 from otel_gpu.demo.scenarios import FOLDER
 
 TESTS = Path(__file__).resolve().parents[1]

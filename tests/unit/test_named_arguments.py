@@ -21,7 +21,7 @@ FREQUENT = {
     ("explain/traces/idle_causes.py", "count"),
     ("explain/traces/idle_causes.py", "settle"),
     ("importers/nsys/tables.py", "_add_host"),
-    ("importers/torch_memory/shapes.py", "Block"),
+    ("importers/torch_memory/dictionaries.py", "Block"),
     ("importers/torch_trace/rows.py", "add"),
     ("stacks/merging.py", "Frame"),
     ("stacks/unwind/expressions.py", "_pushed"),

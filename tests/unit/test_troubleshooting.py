@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.programs import LOST_BY_PRELOAD
+from otel_gpu.capture.preload.preloaded_programs import LOST_BY_PRELOAD
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv

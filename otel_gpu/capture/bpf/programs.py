@@ -33,8 +33,8 @@ from otel_gpu.capture.maps.thread_dump import (
     can_dump_threads,
     kernel_stack,
 )
+from otel_gpu.capture.preload.preloaded_programs import PreloadedPrograms
 from otel_gpu.capture.preload.program import add
-from otel_gpu.capture.preload.programs import PreloadedPrograms
 from otel_gpu.capture.probes.detaching import Link
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from otel_gpu.capture.probes.attacher_process import MESSAGE_BYTES, Attach, serve
 from otel_gpu.capture.probes.detaching import Link, detach_side_by_side
 from otel_gpu.errors import BpfError
-from otel_gpu.procfs.kernel_waits import Sleep, note_change, sleeps_of
+from otel_gpu.procfs.uninterruptible_waits import Sleep, note_change, sleeps_of
 
 # How long the attacher can sleep in one place before it counts as late. Normal waits take milliseconds,
 # more on busy machines and while other agents change probes.

@@ -25,7 +25,7 @@ from otel_gpu.capture.bpf.programs import (
     REPORT_STEP,
     Programs,
 )
-from otel_gpu.capture.preload.programs import PRELOAD_THREAD
+from otel_gpu.capture.preload.preloaded_programs import PRELOAD_THREAD
 from otel_gpu.capture.probes.attacher import AnyLink, ProbeLink, waiting
 from otel_gpu.capture.probes.call_probes import attach_probes
 from otel_gpu.capture.probes.device_queries import DeviceQueries, asks_of
@@ -37,11 +37,11 @@ from otel_gpu.errors import BpfError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.shares import EntryOwner, Shares, of_user
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.kernel_waits import find_waits, waits_for_server
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, file_of, program_path
 from otel_gpu.procfs.proc_files import close_file, process_name, stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.process_root import ServedError, open_in_root
+from otel_gpu.procfs.uninterruptible_waits import find_waits, waits_for_server
 from otel_gpu.procfs.users import OWN, real_uid, user_name
 from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.wire.bodies import ProbedLibrary

@@ -12,9 +12,9 @@ from otel_gpu import wire
 from otel_gpu.capture.processes.watched_processes import WatchedProcesses
 from otel_gpu.limits.recent import Fifo
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.procfs.reader import is_late
+from otel_gpu.procfs.uninterruptible_waits import is_locked
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import json_record
 

@@ -32,7 +32,6 @@ from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.mapped_files import (
     FileId,
     all_pids,
@@ -47,6 +46,7 @@ from otel_gpu.procfs.mapped_files import (
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
 from otel_gpu.procfs.reader import is_late
+from otel_gpu.procfs.uninterruptible_waits import is_locked
 from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks

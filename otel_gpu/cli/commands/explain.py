@@ -9,7 +9,7 @@ and the report goes to standard error; --json goes to standard output.
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from otel_gpu.capture.host.clocks import collect_rarely
+from otel_gpu.capture.host.host_facts import collect_rarely
 from otel_gpu.cli.commands import JSON_HELP, Output, add_file
 from otel_gpu.cli.live_source import find_source_or_capture, pids_of
 from otel_gpu.cli.part_reports import add_source_arguments, make_collector, part_of, write_result

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.waits import AccountWaits, Waited
 from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.kinds import CauseKind, EvidenceKind
 from otel_gpu.explain.ranking import fit
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import Samples
 

@@ -7,7 +7,7 @@ from otel_gpu.explain.chains import Failure
 from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.formatting.units import count_of, format_size
 from otel_gpu.state.memory.snapshot import Kept
-from otel_gpu.wire.memory import SHARED
+from otel_gpu.wire.memory_snapshot import SHARED
 
 _MOST_POOLS = 3
 

@@ -7,7 +7,7 @@ from otel_gpu.explain.chains import Failure, Pin
 from otel_gpu.explain.kinds import CauseKind
 from otel_gpu.state.memory.snapshot import Hole, Kept, LineHolding, holes_of, split_of
 from otel_gpu.wire.frames import Frame
-from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment
+from otel_gpu.wire.memory_snapshot import SHARED, Action, BlockState, Operations, Segment
 
 _MIB = 1 << 20
 SMALL_BYTES: Final = _MIB

@@ -53,7 +53,7 @@ from otel_gpu.state.memory.snapshot import (
     split_of,
 )
 from otel_gpu.wire.frames import Frame
-from otel_gpu.wire.memory import (
+from otel_gpu.wire.memory_snapshot import (
     NO_STACK,
     SHARED,
     Action,

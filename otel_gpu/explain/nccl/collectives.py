@@ -24,6 +24,7 @@ from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import AggregatesActivity, CommunicatorActivity, OpenCallActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Resource, key_of
 from otel_gpu.explain.chains import Culprit, Effect, Evidence
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.explain.nccl.collective_names import (
     RESOURCE,
@@ -32,7 +33,6 @@ from otel_gpu.explain.nccl.collective_names import (
     standing_text,
 )
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.limits.recent import Fifo, Recent
 from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member

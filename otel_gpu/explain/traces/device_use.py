@@ -32,7 +32,7 @@ from otel_gpu.state.traces.device_time import DeviceTimeline, Phases, timelines
 from otel_gpu.state.traces.device_work import DeviceWork, find_work
 from otel_gpu.state.traces.host_regions import Region, find_regions
 from otel_gpu.state.traces.host_time import HostTime, rows_by_start
-from otel_gpu.state.traces.intervals import Spans
+from otel_gpu.state.traces.interval_sets import Spans
 from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.state.traces.launches import (
     GRAPH_LAUNCH,

@@ -19,10 +19,10 @@ from otel_gpu.explain.baselines import Baseline
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import Chain
 from otel_gpu.explain.effects import Candidate, Effects
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.span_activities import (
     attributes_of,

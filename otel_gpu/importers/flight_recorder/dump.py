@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.importers.flight_recorder.requests import request_of
+from otel_gpu.importers.flight_recorder.call_arguments import request_of
 from otel_gpu.importers.plain_pickle import NoMakers, UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.torch_frames import frame_of

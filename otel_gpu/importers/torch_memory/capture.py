@@ -11,12 +11,12 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
-from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
+from otel_gpu.importers.torch_memory.dictionaries import EVENT, OTHER_EVENT, Shapes
 from otel_gpu.wire.bodies import CaptureFacts
 from otel_gpu.wire.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.wire.frames import clean
 from otel_gpu.wire.histogram_layout import layout_description
-from otel_gpu.wire.memory import MemorySnapshot, Operations, Phase, Segment
+from otel_gpu.wire.memory_snapshot import MemorySnapshot, Operations, Phase, Segment
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_DEVICES: Final = 256

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.waits import who_columns
+from otel_gpu.recorder.storable_text import clean, to_json
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import clean, to_json
 
 MAX_CAUSES = 256
 """Maximum causes of one chain or incident, including causes of causes."""

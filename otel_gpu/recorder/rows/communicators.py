@@ -18,8 +18,8 @@ from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, signed
+from otel_gpu.recorder.storable_text import from_json, to_json
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
-from otel_gpu.recorder.text import from_json, to_json
 from otel_gpu.wire.communicators import MAX_SPLITS, Communicator, QueuedCollective, Signature
 
 MAX_PROCESSES: Final = 1_024

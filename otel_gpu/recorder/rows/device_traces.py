@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.recorder.pages import PAGE_ROWS, Pages
+from otel_gpu.recorder.storable_text import clean, read_counts, to_json
 from otel_gpu.recorder.tables import device_activity as tables
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
-from otel_gpu.recorder.text import clean, read_counts, to_json
 from otel_gpu.wire.device_activity import (
     UNKNOWN_COLLECTIVE,
     Collective,

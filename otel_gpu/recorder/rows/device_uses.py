@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from otel_gpu.recorder.storable_text import clean, to_json
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import clean, to_json
 from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_WAITS: Final = 1_000

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from otel_gpu.recorder.storable_text import clean
 from otel_gpu.recorder.tables.columns import JSON, MAX_INTEGER, WORD, Column, Row
 from otel_gpu.recorder.tables.fields import DIMENSIONS, event_columns
-from otel_gpu.recorder.text import clean
 from otel_gpu.wire.events import CudaCall
 
 WORDS = 1 << 64

@@ -18,8 +18,8 @@ from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
+from otel_gpu.recorder.storable_text import to_json
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import to_json
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.bodies import MEMORY_MAP, MemoryMapFacts
 from otel_gpu.wire.probe_table import Api

@@ -18,7 +18,7 @@ from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.processes import StoredProcess
 from otel_gpu.recorder.rows.totals import added_row, total_row
-from otel_gpu.recorder.text import clean
+from otel_gpu.recorder.storable_text import clean
 from otel_gpu.state.time_accounting import compare
 
 Reading = AggregatesActivity | CountersActivity | TimesActivity

@@ -4,7 +4,7 @@ import functools
 
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.waits.resource_table import resource_of
-from otel_gpu.recorder.text import to_json
+from otel_gpu.recorder.storable_text import to_json
 from otel_gpu.wire.bodies import RESOURCE
 
 _REMEMBERED = 1024

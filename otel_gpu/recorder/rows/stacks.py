@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
-from otel_gpu.recorder.text import clean, to_json
+from otel_gpu.recorder.storable_text import clean, to_json
 from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, USER_STACK
 from otel_gpu.wire.frames import Frame
 

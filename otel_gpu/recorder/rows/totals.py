@@ -10,8 +10,8 @@ from itertools import compress
 from operator import sub
 
 from otel_gpu import wire
+from otel_gpu.recorder.storable_text import from_json
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
-from otel_gpu.recorder.text import from_json
 from otel_gpu.wire.readings import Aggregate
 
 # The largest u64; as a minimum it means that there was no value yet.

@@ -7,8 +7,8 @@ from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.enrich.waits.reasons import read_reason
 from otel_gpu.recorder.rows.resource_text import read_resource, resource_text
+from otel_gpu.recorder.storable_text import clean
 from otel_gpu.recorder.tables.columns import Row
-from otel_gpu.recorder.text import clean
 
 
 def who_columns(who: Culprit | None) -> Row:

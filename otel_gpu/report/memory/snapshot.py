@@ -38,7 +38,7 @@ from otel_gpu.state.memory.history import (
 )
 from otel_gpu.state.memory.snapshot import Layer, LineHolding, split_of
 from otel_gpu.wire.frames import Frame, FrameType
-from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
+from otel_gpu.wire.memory_snapshot import SHARED, Action, MemorySnapshot, Segment
 
 MAX_HOLDERS: Final = 100
 """Lines in each list of a document; the rest is one row."""

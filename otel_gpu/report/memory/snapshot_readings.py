@@ -33,7 +33,7 @@ from otel_gpu.state.memory.stacks import stack_numbered
 from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.bodies import MemoryMapFacts
-from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot
+from otel_gpu.wire.memory_snapshot import NO_STACK, Action, BlockState, MemorySnapshot
 
 MAX_MAPPED: Final = 4_096
 """Blocks in the map of one failed request, the largest ones."""

@@ -19,7 +19,7 @@ from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.memory.blocks import AllocatorState, MemoryStack
 from otel_gpu.state.memory.snapshot import NOT_SAMPLED
 from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
-from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.memory_snapshot import MemorySnapshot
 
 _ANYBODY = Program(
     pid=OTHER_PROCESSES_PID,

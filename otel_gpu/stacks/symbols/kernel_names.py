@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.recent import GroupedRecent
-from otel_gpu.stacks.programs import MappedPrograms
+from otel_gpu.stacks.resolved_programs import MappedPrograms
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.wire.agent_records import json_record

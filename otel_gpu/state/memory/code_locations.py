@@ -7,7 +7,7 @@ from typing import Final
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.state.memory.snapshot import NOWHERE
 from otel_gpu.wire.frames import Frame, FrameType
-from otel_gpu.wire.memory import NO_STACK
+from otel_gpu.wire.memory_snapshot import NO_STACK
 
 # Code that allocates for its caller.
 _FRAMEWORK: Final = re.compile(

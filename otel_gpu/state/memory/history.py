@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.state.memory.snapshot import BEFORE, LineHolding, rank
 from otel_gpu.wire.frames import Frame
-from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
+from otel_gpu.wire.memory_snapshot import NO_STACK, Action, BlockState, MemorySnapshot, Operations
 
 MAX_READINGS: Final = 600
 """The most operations of one device at which memory is listed."""

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 from otel_gpu.state.memory.history import Live
-from otel_gpu.wire.memory import (
+from otel_gpu.wire.memory_snapshot import (
     SHARED,
     Action,
     Block,

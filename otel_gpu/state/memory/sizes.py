@@ -11,7 +11,7 @@ from msgspec import Meta
 from otel_gpu.state.memory.history import Live, allocated_by_stack, holders_of
 from otel_gpu.state.memory.snapshot import Hole, LineHolding, holes_of, split_of
 from otel_gpu.wire.frames import Frame
-from otel_gpu.wire.memory import BlockState, Operations, Segment
+from otel_gpu.wire.memory_snapshot import BlockState, Operations, Segment
 
 MAX_BLOCKS: Final = 10
 MAX_FILES: Final = 15

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.wire.frames import Frame, FrameType
-from otel_gpu.wire.memory import SHARED, Block, BlockState, Segment
+from otel_gpu.wire.memory_snapshot import SHARED, Block, BlockState, Segment
 
 BEFORE = Frame(FrameType.NONE, "(older than the recording)")
 """The place of memory from before the recording."""

@@ -15,7 +15,7 @@ from otel_gpu.state.memory.history import (
 )
 from otel_gpu.state.memory.snapshot import BEFORE, NOWHERE
 from otel_gpu.wire.frames import Frame, FrameType, MergedStack, PythonStatus, UnwindMethod
-from otel_gpu.wire.memory import NO_STACK, MemorySnapshot
+from otel_gpu.wire.memory_snapshot import NO_STACK, MemorySnapshot
 
 
 def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:

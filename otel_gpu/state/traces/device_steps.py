@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_gpu.state.traces.device_time import DeviceTimeline, Phases
-from otel_gpu.state.traces.intervals import Spans, union
+from otel_gpu.state.traces.interval_sets import Spans, union
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork

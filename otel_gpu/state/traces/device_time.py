@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.intervals import Spans, union
+from otel_gpu.state.traces.interval_sets import Spans, union
 from otel_gpu.state.traces.kernel_kinds import KernelKind, copy_way, is_migration
 from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.state.traces.stream_order import StreamOrder, find_order

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from otel_gpu.state.traces.intervals import Spans, union
+from otel_gpu.state.traces.interval_sets import Spans, union
 from otel_gpu.wire.device_activity import DeviceTrace
 
 

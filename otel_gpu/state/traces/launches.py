@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.intervals import union
+from otel_gpu.state.traces.interval_sets import union
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
 NO_ROW: Final = -1

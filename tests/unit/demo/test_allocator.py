@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build_allocator
-from otel_gpu.demo.memory import ALLOCATOR
+from otel_gpu.demo.memory_scenarios import ALLOCATOR
 
 MIB = 1 << 20
 _REPORT = "_ZN3c1027reportMemoryUsageToProfilerEPv{}NS_6DeviceE"

@@ -4,9 +4,9 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from tests.activities import T0
 from tests.unit.explain.streams import HOG, MS, START, preempted, throttled
 

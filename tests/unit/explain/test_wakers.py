@@ -3,8 +3,8 @@
 import pytest
 
 from otel_gpu.explain.chains import Culprit
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.explain.wakers import Wakers
 from tests.activities import image
 from tests.unit.explain.streams import (

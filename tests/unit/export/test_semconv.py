@@ -5,7 +5,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.programs import LOST_BY_PRELOAD
+from otel_gpu.capture.preload.preloaded_programs import LOST_BY_PRELOAD
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of

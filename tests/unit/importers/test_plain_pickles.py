@@ -232,7 +232,7 @@ def test_a_bomb_costs_little_memory_and_time(name, tmp_path):
     script = (
         "import sys\n"
         "from otel_gpu.importers.plain_pickle import UnreadableError, read_plain\n"
-        "from otel_gpu.importers.torch_memory.shapes import Shapes\n"
+        "from otel_gpu.importers.torch_memory.dictionaries import Shapes\n"
         "try:\n"
         "    with open(sys.argv[1], 'rb') as stream: read_plain(stream, Shapes())\n"
         "except UnreadableError as error: sys.stdout.write(str(error))\n"

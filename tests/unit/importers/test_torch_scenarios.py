@@ -6,7 +6,7 @@ from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_memory.capture import SnapshotCapture
 from otel_gpu.options import Config
 from otel_gpu.state.memory.history import MAX_READINGS
-from otel_gpu.wire.memory import BlockState
+from otel_gpu.wire.memory_snapshot import BlockState
 from tests.torch_allocator import (
     ACTIVATIONS,
     CACHE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.state.traces.intervals import union
+from otel_gpu.state.traces.interval_sets import union
 
 BUSY = [(10, 20), (30, 40)]
 

@@ -10,7 +10,7 @@ from msgspec import ValidationError
 from msgspec.json import encode
 
 from otel_gpu import wire
-from otel_gpu.capture.host.clocks import describe_host
+from otel_gpu.capture.host.host_facts import describe_host
 from otel_gpu.config import Config
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.wire import bodies

@@ -7,12 +7,12 @@ from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.report.document import ApiTotals, Chain, Incident, OffCpu, TimeBucket, Window
 from otel_gpu.report.memory.memory_calls import ROLE_WORDS, ROLES
 from otel_gpu.report.nccl.types import CommunicatorReport
+from otel_gpu.report.off_cpu_kinds import kind_of_wait
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.markup import FrameLine, Id, Quiet
 from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, listed
 from otel_gpu.report.render.text.collectives import MOST_RANKS, RANKS
-from otel_gpu.report.waits import kind_of_wait
 from otel_gpu.report.wording.formats import format_duration, format_offset
 from otel_gpu.report.wording.phrases import API, tone_of
 from otel_gpu.report.wording.sentences import (

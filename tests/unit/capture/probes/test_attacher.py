@@ -18,7 +18,7 @@ from otel_gpu.capture.probes import attacher as module
 from otel_gpu.capture.probes.attacher import Attacher, waiting
 from otel_gpu.capture.probes.detaching import detach_side_by_side
 from otel_gpu.errors import BpfError
-from otel_gpu.procfs import kernel_waits
+from otel_gpu.procfs import uninterruptible_waits
 
 PLACES = [(0x40, 7), (0x50, (1 << 64) - 1)]
 
@@ -259,15 +259,15 @@ def test_too_many_that_wait_are_refused(stack, monkeypatch, impatient):
 def test_memory_maps_may_be_locked_while_probes_wait(stack, monkeypatch, impatient):
     """Of processes that wait in the kernel, which none does here."""
     with attaching(stack) as (kernel, attacher, file):
-        monkeypatch.setattr(kernel_waits, "place_of_wait", lambda _pid: "some_function")
-        assert not kernel_waits.is_locked(os.getpid())
+        monkeypatch.setattr(uninterruptible_waits, "place_of_wait", lambda _pid: "some_function")
+        assert not uninterruptible_waits.is_locked(os.getpid())
         late = attacher.attach("waits", file, PLACES, on_return=False)
-        assert kernel_waits.is_locked(os.getpid())
+        assert uninterruptible_waits.is_locked(os.getpid())
         with pytest.raises(OSError, match="some_function"):
-            kernel_waits.check_lock(os.getpid())
+            uninterruptible_waits.check_lock(os.getpid())
         os.write(kernel.opened, b"\0")
         assert answered(attacher, late)
-        assert not kernel_waits.is_locked(os.getpid())
+        assert not uninterruptible_waits.is_locked(os.getpid())
         attacher.close()
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.recorder.rows.events import event_rows, make_storable
+from otel_gpu.recorder.storable_text import clean, from_json, to_json
 from otel_gpu.recorder.tables.columns import JSON, MAX_INTEGER, TEXT, U64, WORD, Column, Table
 from otel_gpu.recorder.tables.fields import DIMENSIONS, event_columns
-from otel_gpu.recorder.text import clean, from_json, to_json
 from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 
 U32 = st.integers(0, (1 << 32) - 1)

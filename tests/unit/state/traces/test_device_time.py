@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from otel_gpu.state.traces.device_steps import counted, find_steps, host_spans
 from otel_gpu.state.traces.device_time import timelines
 from otel_gpu.state.traces.host_time import rows_by_start
-from otel_gpu.state.traces.intervals import union
+from otel_gpu.state.traces.interval_sets import union
 from otel_gpu.state.traces.kernel_kinds import KernelKind, kind_of, kinds_of
 from otel_gpu.state.traces.launches import QUEUE_LIMIT, link, measure
 from otel_gpu.wire.device_activity import (

@@ -8,8 +8,8 @@ import stat
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.maps import resources
-from otel_gpu.capture.maps.resources import MAX_DESCRIBED, ResourceMaps
+from otel_gpu.capture.maps import waited_resources
+from otel_gpu.capture.maps.waited_resources import MAX_DESCRIBED, ResourceMaps
 from otel_gpu.procfs.mounts import Mount
 from otel_gpu.wire.bodies import RESOURCE
 
@@ -99,7 +99,7 @@ def test_a_file_is_named_by_its_path_and_its_mount(resource_maps, programs, monk
     """What is mounted says whether another host has it."""
     nfs = Mount("/data", "nfs4", "store:/a")
     asked = []
-    monkeypatch.setattr(resources, "find_mount", lambda *place: asked.append(place) or nfs)
+    monkeypatch.setattr(waited_resources, "find_mount", lambda *place: asked.append(place) or nfs)
 
     assert tell(
         resource_maps, programs, mode=stat.S_IFREG, path=b"/data/x", device=52, inode=5

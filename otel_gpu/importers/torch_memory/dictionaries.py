@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from otel_gpu.importers.plain_pickle import Make, UnreadableError
 from otel_gpu.importers.torch_frames import frame_of
 from otel_gpu.wire.frames import Frame, clean
-from otel_gpu.wire.memory import (
+from otel_gpu.wire.memory_snapshot import (
     NO_STACK,
     SHARED,
     Action,

@@ -10,9 +10,9 @@ from otel_gpu.capture.maps.blocks import is_over
 from otel_gpu.capture.maps.communicators import is_ended
 from otel_gpu.capture.maps.ended_waits import EndedWaits
 from otel_gpu.capture.maps.kernel_stacks import KernelStacks
-from otel_gpu.capture.maps.resources import ResourceMaps
 from otel_gpu.capture.maps.thresholds import find_thresholds
 from otel_gpu.capture.maps.unwatched_blockers import UnwatchedBlockers
+from otel_gpu.capture.maps.waited_resources import ResourceMaps
 from otel_gpu.capture.steps.detector import FoundSteps
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.preload.preloaded_programs import PreloadedPrograms
 from otel_gpu.capture.preload.program import add
-from otel_gpu.capture.preload.programs import PreloadedPrograms
 from otel_gpu.config import load
 from tests.kernel.agent import open_files
 from tests.unit.capture.preload.test_shared_memory import CALL, Memory, series

@@ -1,8 +1,8 @@
 """What threads were doing lately."""
 
 from otel_gpu import wire
+from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import EventTimeline
 from tests.activities import T0, image
 from tests.unit.explain.streams import MS, START, TRAINER, account, fork_by, off_cpu, slow, time_of
 

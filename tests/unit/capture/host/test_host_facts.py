@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import resource
-from otel_gpu.capture.host.clocks import allow_open_files
+from otel_gpu.capture.host.host_facts import allow_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, 3000))
 allow_open_files(4096)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -35,7 +35,7 @@ def test_a_limit_that_is_high_enough_stays():
 
 CYCLES = """
 import gc
-from otel_gpu.capture.host.clocks import collect_rarely
+from otel_gpu.capture.host.host_facts import collect_rarely
 collect_rarely()
 class Node: freed = 0; __del__ = lambda self: setattr(Node, "freed", Node.freed + 1)
 for _ in range(60_000):
@@ -56,7 +56,7 @@ def test_cycles_are_looked_for_rarely_and_are_found():
 
 UNUSED = """
 import mmap, os, sys
-from otel_gpu.capture.host.clocks import resident_bytes, unmap_unused_code
+from otel_gpu.capture.host.host_facts import resident_bytes, unmap_unused_code
 with open(sys.argv[1], "rb") as file:
     kept = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
     changed = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mapped_files
-from otel_gpu.stacks.programs import MAX_REMEMBERED, MappedPrograms
+from otel_gpu.stacks.resolved_programs import MAX_REMEMBERED, MappedPrograms
 
 QSORT = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
 KTIME_NS = 77

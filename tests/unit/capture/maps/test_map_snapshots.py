@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.maps.blocks import STACK_OF_ONE
-from otel_gpu.capture.maps.snapshots import Snapshots
+from otel_gpu.capture.maps.map_snapshots import Snapshots
 from otel_gpu.capture.maps.thresholds import MINIMUM_CALLS
 from otel_gpu.config import Config
 from otel_gpu.wire.decoder import decode
