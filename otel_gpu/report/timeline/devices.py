@@ -2,7 +2,7 @@
 
 from otel_gpu.report.devices.types import DeviceReport, GapRow
 from otel_gpu.report.document import Document
-from otel_gpu.report.timeline.activities import OTHERS, device_title
+from otel_gpu.report.timeline.device_tracks import OTHERS, device_title
 from otel_gpu.report.timeline.tracks import Drawing, Slice, Track
 from otel_gpu.report.wording.formats import short_function
 

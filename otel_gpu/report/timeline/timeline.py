@@ -9,7 +9,7 @@ fits: long items stay as they are, short ones keep their time, count and total l
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from otel_gpu.report.timeline.activities import OTHERS
+from otel_gpu.report.timeline.device_tracks import OTHERS
 from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Instant, Level, Slice, Track
 
 MAX_ITEMS: Final = 60_000
