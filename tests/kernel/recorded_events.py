@@ -1,7 +1,7 @@
 """Events of a recording in a form in which two recordings of one program are equal."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,21 @@ UNSTEADY = {
     wire.COUNTER_LOST_STACK,
 }
 (SLEEPER,) = (api.number for api in APIS if api.name == "cudaStreamSynchronize")
+
+
+def last_counters(recorded: Sequence[events.Event]) -> readings.Counters:
+    (*_, last) = (e for e in recorded if isinstance(e, readings.Counters))
+    return last
+
+
+def unseen_waits(recorded: Sequence[events.Event]) -> int:
+    """
+    Return how many waits can lack a kernel stack.
+
+    A walk interrupted another one on its CPU, or the kernel did not report the wait's end.
+    """
+    counters = last_counters(recorded).values
+    return counters[wire.COUNTER_LOST_STACK] + counters[wire.COUNTER_SWITCHES_REPAIRED]
 
 
 class RecordedEvents:
@@ -129,22 +144,9 @@ class RecordedEvents:
                     found[program, *key[2:]] = (value.counted, value.size_bytes)
         return found
 
-    def unseen_waits(self) -> int:
-        """
-        Return how many waits can lack a kernel stack.
-
-        A walk interrupted another one on its CPU, or the kernel did not report the wait's end.
-        """
-        counters = self._last_counters().values
-        return counters[wire.COUNTER_LOST_STACK] + counters[wire.COUNTER_SWITCHES_REPAIRED]
-
-    def _last_counters(self) -> readings.Counters:
-        (*_, last) = (e for e in self.events if isinstance(e, readings.Counters))
-        return last
-
     def counters(self) -> Mapping[str, int]:
         """Return losses that other work of the machine does not cause, and hits of probes."""
-        last = self._last_counters()
+        last = last_counters(self.events)
         names = wire.COUNTER_NAMES
         exact = {wire.COUNTER_PROBE_ENTRIES, wire.COUNTER_PROBE_RETURNS}
         exact |= {n for n, name in names.items() if name.startswith("counter_lost")} - UNSTEADY

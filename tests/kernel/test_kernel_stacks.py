@@ -72,7 +72,6 @@ def test_waits_of_one_system_call_are_told_apart(in_place: bool) -> None:
     assert waits.keys() == set(slept_in.values())
     assert all(waits[slept_in[kind]] <= count for kind, count in reads.items())
     assert {len(found) for found in ids.values()} == {1}
-    # Now and then a switch is not seen.
+    # Now and then the kernel does not report a switch, or a walk interrupts another one.
     missing = sum(reads.values()) - sum(waits.values())
-    assert missing <= counters[wire.COUNTER_SWITCHES_REPAIRED]
-    assert counters[wire.COUNTER_LOST_STACK] == 0
+    assert missing <= (counters[wire.COUNTER_SWITCHES_REPAIRED] + counters[wire.COUNTER_LOST_STACK])
