@@ -35,9 +35,9 @@ from otel_gpu.report.document import (
     Window,
     stack_of_cause,
 )
-from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.timeline.window_detail import WindowDetail, WindowEvent
 from otel_gpu.report.wording.formats import format_time
+from otel_gpu.report.wording.shares import largest_first
 
 _MAX_CAUSES = 6
 _MAX_EVIDENCE = 3

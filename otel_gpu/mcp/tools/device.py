@@ -13,8 +13,8 @@ from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.tool import Answer, fields_of, share, since, table, tool
 from otel_gpu.report.devices.types import DeviceReport, StepTimePart
 from otel_gpu.report.document import Document
-from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.wording.formats import short_function
+from otel_gpu.report.wording.shares import largest_first
 from otel_gpu.report.wording.short_names import short_names
 
 _Name = TypeVar("_Name", bound=str)

@@ -11,11 +11,11 @@ from otel_gpu.mcp.code_locations import lines_of
 from otel_gpu.mcp.tool import Answer, fields_of, service, share, since, table, tool
 from otel_gpu.report.document import Document, ProcessReport, Program, TimeBucket
 from otel_gpu.report.memory.memory_calls import ROLES
-from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.time_tree import describe_bound, time_rows
 from otel_gpu.report.wording.phases import phase_of
 from otel_gpu.report.wording.phrases import CONTEXTS
 from otel_gpu.report.wording.sentences import plain, sentence_of
+from otel_gpu.report.wording.shares import largest_first
 
 _MAX_VERDICTS = 50
 _MAX_TREES = 4

@@ -1,9 +1,9 @@
 """Fields of the document's rows, as tables show them: each has one name, format and order."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from otel_gpu.report.document import TimeBucket, Window
 from otel_gpu.report.wording.formats import format_duration, format_size
@@ -12,10 +12,6 @@ from otel_gpu.report.wording.phrases import CONTEXTS
 from otel_gpu.report.wording.sentences import Code, Name
 
 Read = Callable[[Any], Any]
-Key = TypeVar("Key", bound=str | tuple[str, str])
-Amount = TypeVar("Amount", int, float)
-SHOWN_SHARE = 0.005
-"""Parts with a smaller share of a whole are omitted."""
 _NS_PER_S = 1e9
 
 
@@ -63,12 +59,6 @@ def figure(
         return Cell(form(number), None if math.isnan(number) else number)
 
     return Field(heading, cell, about=about, rank=rank)
-
-
-def largest_first(amounts: Mapping[Key, Amount], least: float = 0) -> list[tuple[Key, Amount]]:
-    """Return amounts, the largest first, except those below ``least``."""
-    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
-    return [(name, amount) for name, amount in ranked if amount >= least]
 
 
 def in_full(number: int) -> str:

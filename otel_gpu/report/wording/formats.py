@@ -13,6 +13,7 @@ from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.explain.kinds import EffectKind
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size
+from otel_gpu.report.devices.types import DeviceReport
 from otel_gpu.report.document import OTHER_PROCESSES_PID
 from otel_gpu.wire.frames import Frame, FrameType
 
@@ -251,3 +252,10 @@ def _outside_brackets(name: str) -> Iterator[str]:
                 closing.append(_BRACKETS[sign])
             elif not closing:
                 yield sign
+
+
+def name_of_device(row: DeviceReport) -> str:
+    """Return a device's name for a sentence."""
+    rank = f"rank {row.rank}, " if row.rank is not None else ""
+    model = f" ({printable(row.model)})" if row.model else ""
+    return f"{rank}device {row.device}{model}"

@@ -7,6 +7,7 @@ formats the parts in its own way.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from otel_gpu.explain.nccl import collective_names
 from otel_gpu.report.causes import Interval, path_of, was_cpu_idle
@@ -20,6 +21,7 @@ from otel_gpu.report.document import (
     EffectKind,
     EvidenceKind,
     Failure,
+    Frame,
     Incident,
     Program,
     Where,
@@ -69,7 +71,13 @@ class Strong(str):
     __slots__ = ()
 
 
-Part = str | Culprit | Program
+class FrameLine(NamedTuple):
+    """A frame as a code location."""
+
+    frame: Frame
+
+
+Part = str | Culprit | Program | FrameLine
 Sentence = tuple[Part, ...]
 
 
@@ -216,6 +224,8 @@ def plain(sentence: Sentence) -> str:
                 written.append(describe_thread(part))
             case Program():
                 written.append(process_name(part))
+            case FrameLine():
+                written.append(describe_place(part.frame))
             case _:
                 written.append(printable(part))
     return "".join(written)

@@ -16,7 +16,6 @@ from otel_gpu.report.render.text.devices import (
     STEP_FIELDS,
     kernel_fields,
     kind_fields,
-    name_of_device,
     verdict_lines,
     wait_fields,
 )
@@ -25,24 +24,15 @@ from otel_gpu.report.wording.formats import (
     format_offset,
     format_share,
     format_size,
+    name_of_device,
 )
 from otel_gpu.report.wording.phrases import GPU, LOCK, MEMORY, OTHER
 from otel_gpu.report.wording.sentences import Name
+from otel_gpu.report.wording.shares import largest_first
 
 MOST_REPORTS = 16
 MOST_ADVICE = 24
 _LEAST_SHARE = 0.002
-
-
-def device_headline(document: Document) -> tuple[str, str]:
-    """Return the verdict of the device that computed least, and the first advice or problem."""
-    worst = min(document.devices, key=lambda row: 1.0 if row.useful is None else row.useful)
-    if worst.useful is None:
-        return f"What bounds {name_of_device(worst)} cannot be said", "; ".join(worst.gate[:1])
-    share, among = format_share(worst.useful), len(document.devices)
-    which = f", the least of {among:,} devices" if among > 1 else ""
-    text = f"{worst.verdict}: {name_of_device(worst)} computed {share} of the time{which}"
-    return text, document.advice[0].text if document.advice else ""
 
 
 def device_figures(document: Document) -> Iterator[tuple[str, str]]:
@@ -78,7 +68,7 @@ def phase_parts(row: DeviceReport) -> list[SharePart]:
 
 def idle_parts(row: DeviceReport) -> list[SharePart]:
     """Return idle time by cause, as shares of the window."""
-    ranked = fields.largest_first(row.idle or {}, _LEAST_SHARE * row.window_ns)
+    ranked = largest_first(row.idle or {}, _LEAST_SHARE * row.window_ns)
     return [
         _part(row=row, tone=IDLE_COLOURS.get(cause, OTHER), name=cause, time_ns=time_ns)
         for cause, time_ns in ranked

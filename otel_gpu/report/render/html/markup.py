@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib import resources
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.defaults import DEFAULT_NAMESPACE
@@ -35,7 +35,7 @@ from otel_gpu.report.wording.formats import (
     thread_number,
     whole_line,
 )
-from otel_gpu.report.wording.sentences import Code, Name, Strong
+from otel_gpu.report.wording.sentences import Code, FrameLine, Name, Strong
 
 MOST_CHARACTERS = 1_000
 """The maximal length of a text or an attribute's value in a page."""
@@ -48,12 +48,6 @@ _WHOLE_CHARACTERS = 700
 _CLIPPED_TAIL = 12
 _WHO = Markup('<span class="who">{} ({})</span>')
 _ENDING = re.compile(r"</(script|style)", re.ASCII | re.IGNORECASE)
-
-
-class FrameLine(NamedTuple):
-    """A frame as a code location."""
-
-    frame: Frame
 
 
 class Quiet(str):

@@ -19,7 +19,6 @@ from otel_gpu.report.memory.types import (
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.charts import LOST, Chart
-from otel_gpu.report.render.html.markup import FrameLine
 from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, ShareBar, SharePart
 from otel_gpu.report.render.html.tables import HtmlTable, table_of
 from otel_gpu.report.render.text.memory import file_text, memory_parts, places_text, size_class
@@ -31,7 +30,7 @@ from otel_gpu.report.wording.formats import (
     format_size,
 )
 from otel_gpu.report.wording.phrases import API, DATA, MEMORY
-from otel_gpu.report.wording.sentences import Name
+from otel_gpu.report.wording.sentences import FrameLine, Name
 
 MOST_DEVICES = 24
 MOST_HELD = 20
@@ -44,12 +43,6 @@ _RESERVED = "api"
 # In the order of ``memory_parts``.
 _COLOURS = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
 _NS_PER_S = 1e9
-
-
-def alarm_of(document: Document) -> tuple[str, str] | None:
-    """Return the first problem of memory, and its advice; None: no problem."""
-    rows = (row for row in document.memory if row.alarms)
-    return next(((row.alarms[0], row.advice[0] if row.advice else "") for row in rows), None)
 
 
 def name_of_memory(row: DeviceMemory, document: Document) -> object:

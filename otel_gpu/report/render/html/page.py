@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 import otel_gpu
-from otel_gpu.report import causes
+from otel_gpu.report import causes, headline
 from otel_gpu.report.document import Document
 from otel_gpu.report.render.html import (
     charts,
@@ -18,7 +18,6 @@ from otel_gpu.report.render.html import (
 )
 from otel_gpu.report.render.html.markup import (
     ENVIRONMENT,
-    FrameLine,
     Id,
     clip,
     hash_of,
@@ -27,7 +26,6 @@ from otel_gpu.report.render.html.markup import (
 )
 from otel_gpu.report.render.html.waterfalls import waterfall
 from otel_gpu.report.render.text import collectives
-from otel_gpu.report.render.text.devices import name_of_device
 from otel_gpu.report.render.text.stacks import coverage
 from otel_gpu.report.render.text.steps import (
     MOST_ROWS_OF_STEPS,
@@ -50,6 +48,8 @@ from otel_gpu.report.stacks.top_stacks import (
 from otel_gpu.report.time_tree import describe_bound
 from otel_gpu.report.timeline.timeline import Timeline
 from otel_gpu.report.wording import formats, phrases, sentences
+from otel_gpu.report.wording.formats import name_of_device
+from otel_gpu.report.wording.sentences import FrameLine
 
 MOST_IN_FULL = 25
 MOST_BALANCES = 24
@@ -84,8 +84,7 @@ def make_page(
         document=document,
         flames=drawn,
         timeline=drawing,
-        leading=stories.leading_incident(document),
-        memory_alarm=memory.alarm_of(document),
+        headline=headline.headline_of(document),
         # The folder can be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,
@@ -97,7 +96,7 @@ def make_page(
 # Templates use the names of these modules.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.ShareBar)
 ENVIRONMENT.globals |= names_for_templates(
-    *(formats, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
+    *(formats, sentences, phrases, causes, headline, stories, shapes, charts, tables, flamegraph),
     *(memory, devices, collectives, timeline),
     more={
         "FLAME_TITLES": _FLAME_TITLES,

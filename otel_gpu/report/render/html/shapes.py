@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from otel_gpu.report.document import Cause
-from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.wording.phrases import OTHER, tone_of
 from otel_gpu.report.wording.sentences import Name, label_of
+from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
 
 MOST_ROWS = 200
 WIDTH = 100.0

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 from typing import NamedTuple
 
-from otel_gpu.report import causes
-from otel_gpu.report.causes import CauseStep, find_intervals, longest_first, rank_of, write_tree
+from otel_gpu.report.causes import CauseStep, find_intervals, longest_first, write_tree
 from otel_gpu.report.document import (
     ApiTotals,
     Balance,
@@ -21,16 +20,14 @@ from otel_gpu.report.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.render.html.charts import is_busy
-from otel_gpu.report.render.html.markup import FrameLine
-from otel_gpu.report.render.html.shapes import SharePart, cause_parts, listed
+from otel_gpu.report.render.html.shapes import SharePart, cause_parts
 from otel_gpu.report.time_tree import time_rows
 from otel_gpu.report.wording.formats import count_of, format_duration
 from otel_gpu.report.wording.phrases import CLASSES, OTHER, tone_of
 from otel_gpu.report.wording.sentences import (
-    TIMES,
     Code,
+    FrameLine,
     Sentence,
     effect_parts,
     label_of,
@@ -38,6 +35,7 @@ from otel_gpu.report.wording.sentences import (
     what_it_did,
     who_of,
 )
+from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
 
 MOST_FRAMES = 64
 MOST_STACKS = 5
@@ -52,22 +50,10 @@ MOST_NOTES = 64
 _FRAMES_OF_WAITS = 24
 _MOST_CAUSES = 8
 _MOST_DEPTH = 6
-_MOST_PLACES = 3
 _MOST_PROCESSES = 8
 _LEADING_SHARE = 0.02
 _MOST_LEADING = 5
 _IDENTITY = ("command", "unit", "container", "pod", "owner")
-
-
-def leading_incident(document: Document) -> Incident | None:
-    """Return the incident to show first: the worst, and of those the one that lost most time."""
-
-    def rank(incident: Incident) -> tuple[int, bool, int, str]:
-        # A failed request took no time, and is worse than slowness.
-        is_slow = not any(chain.failure for chain in incident.chains)
-        return rank_of(incident.severity), is_slow, -incident.lost_ns, incident.id
-
-    return min(document.incidents, key=rank, default=None)
 
 
 def lead_parts(incident: Incident) -> list[SharePart]:
@@ -158,19 +144,6 @@ def duration_of(incident: Incident) -> int:
     """Return the time that an incident's shares refer to; 0 if no cause has a share."""
     known = next((cause for cause in incident.causes if cause.share > 0), None)
     return round(known.time_ns / known.share) if known else 0
-
-
-def places_of(incident: Incident) -> tuple[object, ...]:
-    """Return the places of an incident's effects, or else of their waits."""
-    ranked = causes.ranked_places(incident)
-    if len(ranked) == 1:
-        return (FrameLine(ranked[0][0]),)
-    shown: list[object] = [
-        (FrameLine(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
-    ]
-    if len(ranked) > _MOST_PLACES:
-        shown.append(count_of(len(ranked) - _MOST_PLACES, "other place"))
-    return listed(shown)
 
 
 class ShownStack(NamedTuple):

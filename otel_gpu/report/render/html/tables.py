@@ -10,13 +10,14 @@ from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.off_cpu_kinds import kind_of_wait
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.html.markup import FrameLine, Id, Quiet
+from otel_gpu.report.render.html.markup import Id, Quiet
 from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, listed
 from otel_gpu.report.render.text.collectives import MOST_RANKS, RANKS
 from otel_gpu.report.wording.formats import format_duration, format_offset
 from otel_gpu.report.wording.phrases import API, tone_of
 from otel_gpu.report.wording.sentences import (
     Code,
+    FrameLine,
     Name,
     Part,
     circumstances,

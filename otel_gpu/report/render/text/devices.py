@@ -24,9 +24,11 @@ from otel_gpu.report.wording.formats import (
     format_duration,
     format_share,
     format_size,
+    name_of_device,
     printable,
     short_function,
 )
+from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
 from otel_gpu.report.wording.short_names import short_names
 
 _MAX_ROWS = 10
@@ -150,13 +152,6 @@ def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
         yield Text(f"and {len(advice) - _MAX_ADVICE:,} more", style="dim")
 
 
-def name_of_device(row: DeviceReport) -> str:
-    """Return a device's name for a sentence."""
-    rank = f"rank {row.rank}, " if row.rank is not None else ""
-    model = f" ({printable(row.model)})" if row.model else ""
-    return f"{rank}device {row.device}{model}"
-
-
 def verdict_lines(row: DeviceReport) -> Iterator[Text]:
     """Yield a device's verdict, and figures of its kernels, launches and collectives."""
     line = Text()
@@ -164,7 +159,7 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
     if row.useful is not None and row.lost is not None:
         lost = [
             f"{name} {format_share(time_ns / row.window_ns)}"
-            for name, time_ns in fields.largest_first(row.lost, fields.SHOWN_SHARE * row.window_ns)
+            for name, time_ns in largest_first(row.lost, SHOWN_SHARE * row.window_ns)
         ]
         line.append(f": it computed {format_share(row.useful)} of the window")
         line.append(f"; lost: {', '.join(lost)}" if lost else "")
@@ -225,7 +220,7 @@ def _tensor_cores(row: DeviceReport) -> Iterator[str]:
     if used is None or unknown is None:
         return
     name = "matrix cores" if row.model.startswith("AMD") else "tensor cores"
-    if unknown < fields.SHOWN_SHARE:
+    if unknown < SHOWN_SHARE:
         yield f"{name}, of kernel time {format_share(used)}"
     elif used:
         yield f"{name}, of kernel time {format_share(used)}, and not known of {format_share(unknown)}"

@@ -24,8 +24,9 @@ from otel_gpu.report.document import (
     key_of,
     stack_of_cause,
 )
+from otel_gpu.report.headline import headline_of
 from otel_gpu.report.notes import NO_CALLS
-from otel_gpu.report.render.fields import PROCESS, SHOWN_SHARE, Field, largest_first
+from otel_gpu.report.render.fields import PROCESS, Field
 from otel_gpu.report.render.text import tables
 from otel_gpu.report.render.text.collectives import (
     MOST_COMMUNICATORS,
@@ -42,6 +43,7 @@ from otel_gpu.report.render.text.devices import (
     gate_sections,
 )
 from otel_gpu.report.render.text.fitting import FittedTable
+from otel_gpu.report.render.text.headline import STYLES, headline_lines
 from otel_gpu.report.render.text.memory import memory_sections
 from otel_gpu.report.render.text.steps import step_lines
 from otel_gpu.report.render.text.waterfall import LEGEND, draw_waterfall
@@ -72,18 +74,22 @@ from otel_gpu.report.wording.sentences import (
     request_of,
     sentence_of,
 )
+from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
+from otel_gpu.report.wording.short_names import cut_apart
 
 MAX_INCIDENTS = 10
 _MAX_CAUSES = 6
 _MAX_FRAMES = 12
 _MAX_ROWS_OVER_TIME = 60
-STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
 
 
 def write_text(document: Document, console: Console, *, per_process: bool = False) -> None:
     """Write a document on a console, or one part of it for each process."""
-    headline = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
-    console.print(Text(f"{printable(document.source)}: {headline} UTC", style="bold"))
+    window = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
+    (source,) = cut_apart([f"{printable(document.source)}: {window} UTC"], console.width)
+    console.print(Text(source, style="dim"), soft_wrap=True)
+    for line in headline_lines(headline_of(document), console.width):
+        console.print(line, soft_wrap=True)
     notes = [Text(f"- {printable(note)}") for note in document.notes]
     # For pure device traces, the problems of the trace come first.
     is_of_devices = not (_is_counted(document) or document.memory)

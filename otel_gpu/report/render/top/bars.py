@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from otel_gpu.report.document import TimeState
-from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.wording.formats import format_share
+from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
 
 # The letter of a state, and its style.
 _STYLES: Mapping[TimeState, tuple[str, str]] = {

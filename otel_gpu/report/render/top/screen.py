@@ -11,7 +11,6 @@ from rich.text import Text
 
 from otel_gpu.report.causes import is_hosts_fault, path_of
 from otel_gpu.report.document import Bound, Incident, ProcessKey, key_of
-from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.render.text.document import style_of
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.report.render.top.call_table import draw_calls
@@ -32,6 +31,7 @@ from otel_gpu.report.wording.formats import (
     shorten,
 )
 from otel_gpu.report.wording.sentences import in_lines, plain
+from otel_gpu.report.wording.shares import largest_first
 
 _VERDICTS = {Bound.GPU: "green", Bound.UNKNOWN: "dim"}
 _TALL, _WIDE = 36, 60

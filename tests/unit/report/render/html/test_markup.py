@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from otel_gpu.report.render.html.markup import (
     ENVIRONMENT,
-    FrameLine,
     Quiet,
     as_source,
     clip,
@@ -17,7 +16,7 @@ from otel_gpu.report.render.html.markup import (
     number,
     show,
 )
-from otel_gpu.report.wording.sentences import Code, Name, Strong
+from otel_gpu.report.wording.sentences import Code, FrameLine, Name, Strong
 from otel_gpu.wire.frames import Frame
 from tests.unit.report.render.html.pages import Seen
 
