@@ -117,7 +117,7 @@ def _lines(document: Document, lead: Incident) -> Iterator[HeadlineLine]:
     if bound := [
         one for one in document.judged if key_of(one.process) in map(key_of, lead.processes)
     ]:
-        yield HeadlineLine("Bound by", _bound(bound[0]))
+        yield HeadlineLine("Verdict", _bound(bound[0]))
     if others := [one for one in document.incidents if one is not lead]:
         yield HeadlineLine("Besides", _others(others, lead))
 

@@ -3,7 +3,8 @@ Report what bounded each process, which CUDA calls and gaps between them were sl
 that, with times. Explains a recording or a store, which needs no privileges and no GPU. With --pid,
 --cgroup, --all or a command after --, it captures live until that ends, the duration is over or
 Ctrl-C is pressed, and explains the capture. With a command, it exits with the command's exit code,
-and the report goes to standard error; --json goes to standard output.
+and the report goes to standard error; --json goes to standard output. The answer comes first, then
+what it rests on; with --verbose all incidents and causes.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -15,6 +16,7 @@ from otel_gpu.cli.live_source import find_source_or_capture, pids_of
 from otel_gpu.cli.part_reports import add_source_arguments, make_collector, part_of, write_result
 from otel_gpu.cli.targets import add_target_arguments
 from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
 from otel_gpu.report.json_form import make_document, to_text
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser, "explain", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
     parser.add_argument("--per-process", action="store_true", help="report each process separately")
+    section = "print only the sections whose title begins so, in any case"
+    parser.add_argument("--section", metavar="TITLE", default="", help=section)
     json = f"{JSON_HELP}; docs/json.md describes it"
     parser.add_argument("--json", action="store_true", help=json)
     add_file(parser, "--output", "write the report here instead of printing it")
@@ -48,7 +52,16 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         def draw(console: "Console") -> None:
             from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- 20 ms, not needed for JSON
 
-            write_text(document, console, per_process=args.per_process)
+            try:
+                write_text(
+                    document,
+                    console,
+                    per_process=args.per_process,
+                    is_verbose=args.verbose > 0,
+                    section=args.section,
+                )
+            except ValueError as error:
+                raise OtelGpuError(f"--section: {error}") from error
 
         write_result(args, out, lines=lines, draw=draw)
     return source.exit_code

@@ -79,13 +79,13 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         out.json({"import": _document(counts), "report": make_document(report)})
     else:
         console = out.stderr_console if to_stdout else out.stdout_console
-        for line in _lines(name, counts):
-            # Not folded, so it can be searched.
-            console.print(line, soft_wrap=True)
-        console.print()
         from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- as in _open_sinks
 
         write_text(report, console)
+        console.print()
+        for line in _lines(name, counts):
+            # Not folded, so it can be searched.
+            console.print(line, soft_wrap=True)
     return 0 if complete else 1
 
 

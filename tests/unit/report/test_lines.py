@@ -198,8 +198,8 @@ def test_the_text_names_lines_in_causes_verdicts_and_the_tree(document):
     lines = [line.strip() for line in text(document).splitlines()]
 
     assert (
-        "<- of which host_work 900 ms (90 %), in pictures.py:88 slow_augment: 89 % of 90 samples, "
-        "by worker (77)" in lines
+        "90 %   900 ms     which was working on a CPU, in pictures.py:88 slow_augment: "
+        "89 % of 90 samples  host_work" in lines
     )
     assert (
         "data: in pictures.py:3 step, for worker (77), which was working on a CPU, "

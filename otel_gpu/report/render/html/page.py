@@ -84,7 +84,7 @@ def make_page(
         document=document,
         flames=drawn,
         timeline=drawing,
-        headline=headline.headline_of(document),
+        answer=headline.headline_of(document),
         # The folder can be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,

@@ -79,7 +79,7 @@ def test_the_text_begins_with_what_matters(recording, capsys):
 
     text = capsys.readouterr().out
     assert re.search(r"^Verdict\n  train\.py \(4242\): mixed", text, re.MULTILINE)
-    assert "<- of which preemption 180 ms (82 %), by cc1plus (900/901)" in text
+    assert "82 %   180 ms     which cc1plus (900/901) preempted  preemption" in text
     assert "cgroup /train: held back by its CPU quota for 30 ms, in 3 of 30 periods" in text
 
 

@@ -91,7 +91,9 @@ def test_the_text_is_for_people(store, capsys):
     """As of a recording."""
     assert cli.main(["explain", "--store", str(store)]) == 0
 
-    assert "<- of which preemption 180 ms (82 %), by cc1plus (900/901)" in capsys.readouterr().out
+    assert (
+        "82 %   180 ms     which cc1plus (900/901) preempted  preemption" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_an_error_of_a_device_is_told_with_its_number_and_what_to_do():
     json.dumps(written, allow_nan=False)
     console = Console(file=io.StringIO(), width=200)
     write_text(document, console)
-    assert "HIGH error of the GPU of trainer (42) in 1 effect" in console.file.getvalue()
+    assert "HIGH: trainer (42) met an error of its GPU" in console.file.getvalue()
     assert "do: The device cannot be reached any more" in console.file.getvalue()
 
 
