@@ -31,6 +31,7 @@ from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
 FAULT = "Whose fault"
 PLACE = "Where"
 ADVICE = "What to do"
+BESIDES = "Besides"
 
 _MOST_PLACES = 3
 _MOST_SHARES = 3
@@ -119,7 +120,7 @@ def _lines(document: Document, lead: Incident) -> Iterator[HeadlineLine]:
     ]:
         yield HeadlineLine("Verdict", _bound(bound[0]))
     if others := [one for one in document.incidents if one is not lead]:
-        yield HeadlineLine("Besides", _others(others, lead))
+        yield HeadlineLine(BESIDES, _others(others, lead))
 
 
 def _action_of(advice: str) -> str:

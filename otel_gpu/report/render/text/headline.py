@@ -24,14 +24,14 @@ def headline_lines(headline: Headline, width: int) -> list[Text]:
     """Lay out the answer; what does not fit is cut or left out, the least important parts first."""
     width = max(width, _LEAST_WIDTH)
     title = _title_rows(headline, width)
-    said = " ".join(row.plain.strip() for row in title)
+    titles = " ".join(row.plain.strip() for row in title)
     parts = [(line.label, plain(line.sentence)) for line in headline.lines]
     wrapped = {label: _wrapped(text, width - _LABEL) for label, text in parts}
     if PLACE in wrapped:
         wrapped[PLACE] = cut_apart([dict(parts)[PLACE]], width - _LABEL)
     if sum(map(len, wrapped.values())) > MOST_ROWS - len(title):
         # The title names the culprit, too.
-        if dict(parts).get(FAULT, "").partition(",")[0] in said:
+        if dict(parts).get(FAULT, "").partition(",")[0] in titles:
             wrapped.pop(FAULT, None)
         if ADVICE in wrapped:
             wrapped[ADVICE] = _cut(wrapped[ADVICE], _ROWS_OF_ADVICE)

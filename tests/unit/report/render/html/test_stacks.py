@@ -5,8 +5,9 @@ import re
 import pytest
 
 from otel_gpu.explain.chains import Cause, Culprit
+from otel_gpu.report.headline import places_of
 from otel_gpu.report.render.html.page import make_page
-from otel_gpu.report.render.html.stories import MOST_FRAMES, MOST_STACKS, places_of, stacks_of
+from otel_gpu.report.render.html.stories import MOST_FRAMES, MOST_STACKS, stacks_of
 from otel_gpu.wire.frames import Frame
 from tests.activities import T0, call_stack, image
 from tests.unit.report.render.html.pages import Seen, part, report_named, text_of
