@@ -1,48 +1,87 @@
 """Processes that are not watched from their first call on are counted, and there are few."""
 
+import contextlib
 import json
 import shutil
 import subprocess
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import Agent, calls, losses
+from tests.kernel.agent import CALL_DURATION, Agent, calls, losses, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import copy_of_runtime, odd_library, workload
 
 pytestmark = pytest.mark.kernel
 
 NOT_WATCHED = "not_watched_from_start"
+# Other programs of the host are captured as well, and can fill the maps.
+FULL = ("processes_full", "threads_full", "series_full", "lifecycle_ring_full")
 PROCESSES, CALLS = 211, 7
+# How long an agent may take on a busy machine.
+LATE_S = 90.0
 
 
 def test_short_processes_are_seen_under_all(receiver: OtlpReceiver, tmp_path: Path) -> None:
     """
-    Hundreds of processes, each gone within milliseconds, use a library that nobody used before.
-    Whoever ended before it was looked at leads to the library all the same, so that only the
-    first ones are missed, and these are counted.
+    Processes, each gone within milliseconds, use a library that nobody used before. Whoever ended
+    before it was looked at leads to the library all the same, so that only the first ones are
+    missed, and these are counted. All of hundreds that come later are complete.
     """
     library = copy_of_runtime(tmp_path)
-    one = f"{workload('first_call')} direct {CALLS} {library}"
     with Agent(receiver, flags=["--all", "--duration", "600"]) as agent:
         receiver.wait_for(receiver.metrics)
-        done = subprocess.run(
-            ["sh", "-c", f"seq {PROCESSES} | xargs -P 4 -I{{}} {one}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        pids = {json.loads(line)["pid"] for line in done.stdout.splitlines()}
+        first: set[int] = set()
+        until_s = time.monotonic() + LATE_S
+        # How many come too early depends on how soon the agent gets a CPU.
+        while len(missed := incomplete(receiver, first)) == len(first):
+            assert time.monotonic() < until_s, f"all of {len(first)} processes are missed"
+            first |= burst(library, 11)
+        later = burst(library, PROCESSES)
+        assert len(later) == PROCESSES
+        # Records that are not read when the agent ends count as something else.
+        with contextlib.suppress(TimeoutError):
+            wait_until(
+                lambda: (
+                    not incomplete(receiver, later)
+                    and len(incomplete(receiver, first)) <= losses(receiver).get(NOT_WATCHED, 0)
+                ),
+                "the last record",
+                LATE_S,
+            )
         agent.signal(2)
-        assert agent.wait().returncode == 0
+        finished = agent.wait()
 
-    counted = {pid: calls(receiver, "cudaMalloc", pid) for pid in pids}
-    exact = [pid for pid in pids if counted[pid] == CALLS]
-    assert len(pids) == PROCESSES
-    assert max(counted.values()) == CALLS
-    assert len(exact) > PROCESSES / 2
-    assert PROCESSES - len(exact) <= losses(receiver)[NOT_WATCHED] < PROCESSES / 2
+    assert finished.returncode == 0
+    lost = losses(receiver)
+    missed = incomplete(receiver, first)
+    assert len(missed) <= lost.get(NOT_WATCHED, 0)
+    assert len(incomplete(receiver, later)) <= sum(lost.get(reason, 0) for reason in FULL)
+    assert not [pid for pid in later if f"({pid}): " in finished.stderr]
+
+
+def burst(library: Path, processes: int) -> set[int]:
+    """Run short processes, four at a time; return their pids."""
+    one = f"{workload('first_call')} direct {CALLS} {library}"
+    done = subprocess.run(
+        ["sh", "-c", f"seq {processes} | xargs -P 4 -I{{}} {one}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {json.loads(line)["pid"] for line in done.stdout.splitlines()}
+
+
+def incomplete(receiver: OtlpReceiver, pids: set[int]) -> set[int]:
+    """Return the processes whose calls are not all counted."""
+    found = Counter[int]()
+    for key, point in receiver.metrics().items():
+        if key.name == CALL_DURATION and key.pid and key.attribute("gpu.cuda.api") == "cudaMalloc":
+            found[key.pid] += point.point.count
+    assert all(found[pid] <= CALLS for pid in pids)
+    return {pid for pid in pids if found[pid] != CALLS}
 
 
 @pytest.mark.parametrize("libc", ["glibc", "musl"])

@@ -327,10 +327,10 @@ class Attachments:
         """Whether a process maps a file with CUDA probes."""
         return any(pid in file.users for file in self._files.values() if file.is_cuda)
 
-    def has_probes_since(self, pid: int, ktime_ns: int) -> bool:
-        """Whether a file with CUDA probes that a process maps got them after that time."""
+    def has_probes_since(self, pid: int, ktime_ns: int, path: str = "") -> bool:
+        """Whether a file that a process maps, of that path or any, got CUDA probes after that time."""
         return any(
-            pid in file.users and file.probed_ktime_ns > ktime_ns
+            pid in file.users and file.probed_ktime_ns > ktime_ns and path in {"", file.path}
             for file in self._files.values()
             if file.is_cuda
         )

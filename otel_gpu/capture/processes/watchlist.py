@@ -396,9 +396,13 @@ class Watchlist:
         if hold.stopped and hold.lasts():
             self._missed_starts.stood_still(pid)
             return
-        # Its earlier stop can have led to the library, too.
-        if hold.stopped and self._attachments.has_probes_since(pid, record["ktime_ns"]):
-            self._miss(pid, MissedStart.LET_GO, path)
+        # An earlier stop can have led to the library, or a search of /proc.
+        loaded_ktime_ns = record["ktime_ns"]
+        is_new = hold.stopped or 0 < self._begun_ktime_ns < loaded_ktime_ns
+        if is_new and self._attachments.has_probes_since(
+            pid, loaded_ktime_ns, "" if hold.stopped else path
+        ):
+            self._miss(pid, _late(hold), path)
         if found or not is_cuda_library(path.rpartition("/")[2]) or self._runs(record):
             return
         # Later processes can use the same file.
@@ -435,7 +439,7 @@ class Watchlist:
                 if record["kind"] == wire.RECORD_EXEC and arrival.mapped.path != program_path(pid):
                     self._in_doubt(arrival)
                     return
-                reason = MissedStart.LET_GO if hold.stopped else MissedStart.LIBRARY_LATE
+                reason = _late(hold)
             if reason:
                 self._miss(pid, reason, arrival.mapped.path)
 
@@ -511,3 +515,7 @@ class Watchlist:
             if lived_before and self._early_calls:
                 self._early_calls.expect(pid, self._watched[pid])
         self._lived_before.discard(pid)
+
+
+def _late(hold: Hold) -> MissedStart:
+    return MissedStart.LET_GO if hold.stopped else MissedStart.LIBRARY_LATE

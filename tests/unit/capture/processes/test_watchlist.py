@@ -133,6 +133,25 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
         assert len(looked) == number.bit_length()
 
 
+@pytest.mark.parametrize(("begun", "count"), [(0, 0), (NOW_KTIME_NS, 1)])
+def test_a_library_that_a_search_of_proc_found_first_was_probed_late_all_the_same(
+    make, begun, count
+):
+    """The search cannot know how long it was mapped; nothing counts that was before the capture."""
+    _, watchlist = make({OWN: NOW_KTIME_NS})
+    missed, asked = [], []
+    watchlist._missed_starts = MissedStarts(missed.append)
+    watchlist._begun_ktime_ns = begun
+    watchlist._watched[OWN] = NOW_KTIME_NS
+    watchlist._attachments.has_probes_since = lambda *about: asked.append(about) or True
+    path = "/lib/libcudart.so.12"
+    loaded = {"pid": OWN, "ktime_ns": NOW_KTIME_NS + 1, "program_ktime_ns": NOW_KTIME_NS}
+    list(watchlist.after_library(kernel_record(wire.RECORD_LIBRARY, path=path, **loaded)))
+
+    assert missed == [wire.COUNTER_LOST_NOT_WATCHED_FROM_START] * count
+    assert asked == [(OWN, NOW_KTIME_NS + 1, path)] * count
+
+
 @pytest.mark.parametrize("is_reaped", [False, True], ids=["not reaped", "reaped"])
 def test_of_who_has_ended_the_library_is_probed_and_what_was_missed_counted(make, is_reaped):
     """Its folder in /proc may be there for as long as its parent does not ask how it ended."""
