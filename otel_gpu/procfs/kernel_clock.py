@@ -12,6 +12,7 @@ from otel_gpu.procfs.proc_files import read_file
 
 _NS_PER_S = 1_000_000_000
 _MAX_BYTES = 4096
+_SCHEDSTAT_BYTES = 64
 
 
 def ktime_ns() -> int:
@@ -22,6 +23,12 @@ def ktime_ns() -> int:
 def boot_ns() -> int:
     """Return CLOCK_BOOTTIME of the kernel."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - shift_ns("boottime")
+
+
+def run_queue_ns() -> int:
+    """Return how long this thread has waited for a CPU so far; 0 if the kernel does not count it."""
+    fields = read_file("/proc/thread-self/schedstat", _SCHEDSTAT_BYTES).split()
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 @cache

@@ -2,8 +2,8 @@
 The budget for reading files that watched processes map or name.
 
 A process that maps a file controls how much work its symbols, tables and functions are. Each read has
-its own bounds; this is the bound of all reads together: in seconds, including waits for a slow disk,
-and in bytes. The symbols of all of PyTorch take 3 s and a gigabyte.
+its own bounds; this is the bound of all reads together, in seconds and in bytes. The seconds include
+waits for a slow disk, but not waits for a CPU. The symbols of all of PyTorch take 3 s and a gigabyte.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import Final
 
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
+from otel_gpu.procfs.kernel_clock import run_queue_ns
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.procfs.users import user_of
@@ -43,15 +44,18 @@ class FileWork:
     Args:
         lose: Called once for each unread file, with pid, uid, path and reason.
         clock: A monotonic clock in seconds.
+        waited_ns: How long this thread has waited for a CPU so far.
     """
 
     def __init__(
         self,
         lose: Callable[[int, int, str, str], None] = lambda _pid, _uid, _path, _reason: None,
         clock: Callable[[], float] = time.monotonic,
+        waited_ns: Callable[[], int] = run_queue_ns,
     ) -> None:
         self._lose = lose
         self._clock = clock
+        self._waited_ns = waited_ns
         self._seconds = WorkBudget(*_SECONDS, clock=clock)
         self._bytes = WorkBudget(*_BYTES, clock=clock)
         self._users: Recent[int, tuple[int, float]] = Recent(_MAX_KNOWN, cache="known_processes")
@@ -79,11 +83,12 @@ class FileWork:
         if not self._allows(pid, uid):
             self._note(pid, uid, path=path, reason=_USED_UP)
             raise NotReadError(f"the read budget of process {pid} or of user {uid} is used up")
-        begun_s, read_bytes = self._clock(), elf_file.read_bytes()
+        begun_s, waited_ns, read_bytes = self._clock(), self._waited_ns(), elf_file.read_bytes()
         try:
             yield
         finally:
-            taken_s = max(0.0, self._clock() - begun_s - free_s)
+            waited_s = (self._waited_ns() - waited_ns) / 1e9
+            taken_s = max(0.0, self._clock() - begun_s - waited_s - free_s)
             self._last_s -= taken_s if self._is_ending else 0
             self._seconds.pay(pid, uid, taken_s)
             self._bytes.pay(pid, uid, elf_file.read_bytes() - read_bytes)

@@ -19,9 +19,13 @@ from otel_gpu.stacks.unwind.rules import NO_CODE, Rules
 
 class Clock:
     now_s = 100.0
+    waited_ns = 0
 
     def __call__(self):
         return self.now_s
+
+    def waited(self):
+        return self.waited_ns
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def lost():
 
 @pytest.fixture
 def work(clock, lost):
-    return FileWork(lambda *what: lost.append(what), clock)
+    return FileWork(lambda *what: lost.append(what), clock, clock.waited)
 
 
 OWN = os.getpid()
@@ -58,6 +62,18 @@ def test_whoever_has_used_up_its_share_is_not_read_and_named_once_for_each_file(
     assert not read(work, clock, path="/lib/two.so")
     reason = "its share of our time, or that of its user, is used up"
     assert lost == [(OWN, os.getuid(), path, reason) for path in ("/lib/one.so", "/lib/two.so")]
+
+
+def test_waits_for_a_cpu_are_not_charged(work, clock, lost):
+    """On a busy machine a process has the same share of work."""
+    for _ in range(9):
+        with work.reading(OWN, "/lib/one.so"):
+            clock.now_s += 30.0
+            clock.waited_ns += 30_000_000_000
+    assert read(work, clock, 30.0)
+
+    assert not read(work, clock)
+    assert len(lost) == 1
 
 
 class Served:
