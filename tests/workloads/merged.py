@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import threading
+import time
 
 CUDA = ctypes.CDLL(sys.argv[1])
 NATIVE = ctypes.CDLL(sys.argv[2])
@@ -247,8 +248,8 @@ def work(depth=0):
 
 
 def run(number, chain, times):
-    for time in range(times):
-        size_bytes.value = 1000 * number + time
+    for call in range(times):
+        size_bytes.value = 1000 * number + call
         chain()  # runs
 
 
@@ -268,4 +269,8 @@ ended = True
 worker.join()
 loop.close()
 names = {chain.__name__: number for number, chain in enumerate(CHAINS, 1)}
-json.dump({"pid": os.getpid(), "chains": names}, sys.stdout)
+json.dump({"pid": os.getpid(), "chains": names, "ktime_ns": time.monotonic_ns()}, sys.stdout)
+sys.stdout.write("\n")
+sys.stdout.flush()
+# While it is there, what it maps can be read, however late that is.
+sys.stdin.readline()
