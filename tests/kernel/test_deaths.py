@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,10 @@ def test_a_death_in_a_call_is_an_incident(
 
     assert (live.returncode, kept.returncode) == (128 + number, 128 + number)
     for document in map(json.loads, (live.stdout, stored.stdout)):
-        (incident,) = (one for one in document["incidents"] if one["severity"] == "high")
-        (chain,) = (one for one in document["chains"] if one["id"] in incident["chains"])
+        (chain,) = chains_of_deaths(document)
+        (incident,) = (one for one in document["incidents"] if chain["id"] in one["chains"])
+        assert incident["severity"] == "high"
+        assert incident["chains"] == [chain["id"]]
         effect = chain["effect"]
         functions = [frame["function"] for frame in document["stacks"][effect["stack"]]["frames"]]
         assert effect["kind"] == "killed_call"
@@ -63,7 +66,12 @@ def test_an_exit_in_a_call_is_none(stubs: StubLibraries, tmp_path: Path) -> None
     done = otel_gpu("explain", "--json", "--", sys.executable, script, stubs.runtime, 0)
 
     assert done.returncode == 3
-    assert [one["effect"]["kind"] for one in json.loads(done.stdout)["chains"]] == []
+    assert chains_of_deaths(json.loads(done.stdout)) == []
+
+
+def chains_of_deaths(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the chains of a report but for slow calls, which a busy machine makes."""
+    return [one for one in document["chains"] if not one["effect"]["kind"].startswith("slow_")]
 
 
 def test_a_report_names_the_signal_that_ended_a_program(
