@@ -242,10 +242,20 @@ def test_a_program_with_too_many_files_takes_no_other_program_its_probes(
             end(agent)
 
     # The first calls of the other one could have come before its library had probes.
-    assert losses(receiver) == {"not_watched_from_start": 2}
-    (note,) = notes_on("nobody", file)
-    assert f"({hostile.pid})" in note
-    assert "files got no probes" in note
+    lost = losses(receiver)
+    unread = lost.pop("file_unread", 0)
+    assert lost == {"not_watched_from_start": 2}
+    if unread:
+        # On a slow machine, reading so many uses up the share of the agent's time before that of files.
+        used_up = "its share of our time, or that of its user, is used up"
+        assert (
+            f"({hostile.pid}) of user 65534, some of its files" in otel_gpu("report", file).stdout
+        )
+        assert used_up in otel_gpu("report", file).stdout
+    else:
+        (note,) = notes_on("nobody", file)
+        assert f"({hostile.pid})" in note
+        assert "files got no probes" in note
 
 
 def test_a_program_with_too_many_threads_takes_no_other_program_its_threads(
