@@ -62,7 +62,13 @@ def run_queue_ns() -> int:
 
 def unqueued_ns() -> int:
     """Return the monotonic clock minus the time that this thread waited for a CPU."""
-    return time.monotonic_ns() - run_queue_ns()
+    waited_ns = run_queue_ns()
+    while True:
+        now_ns, last_ns = time.monotonic_ns(), waited_ns
+        waited_ns = run_queue_ns()
+        # A wait between the two readings would be in one of them only.
+        if waited_ns == last_ns:
+            return now_ns - waited_ns
 
 
 def blocked_ns() -> int:

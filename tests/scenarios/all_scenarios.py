@@ -48,6 +48,8 @@ _OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
     injections.first_call: {},
     **{run: {} for run in busy.SUDDEN},
     **dict.fromkeys((*busy.ALWAYS, *steady.ALONE, *steady.WITH_NEIGHBOUR), _FAIR),
+    # Its thread is woken by the disk, and has to have a CPU at once on a busy machine.
+    steady.checkpoint: {},
     busy.busy_loader: {**_FAIR, "lines": {"ipc": steady.wait_for_loader}},
     steady.steady_loader: {**_FAIR, "lines": {"ipc": steady.wait_for_loader}},
     steady.steady_contention: {**_FAIR, "lines": {"run_queue": compute}},
