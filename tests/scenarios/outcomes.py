@@ -144,7 +144,8 @@ def faults_of_outcome(
     }
     # Whoever has the CPU that a quota keeps the loop from is named by the account: with a quota it is
     # nobody only where nobody else wants that CPU. The advice has to be about the quota all the same.
-    is_taken = outcome.by == "cpu_quota" and noise > MUCH_NOISE and "starved" in named
+    starved = named.get("starved", {"path": ()})["path"]
+    is_taken = outcome.by == "cpu_quota" and any(node["who"] for node in starved)
     if outcome.by and outcome.by not in who and not is_taken:
         yield f"{outcome.by} is not behind it: {sorted(who)}"
     yield from _faults_of_advice(document, pid, outcome)
