@@ -98,13 +98,14 @@ class Contended(NamedTuple):
     """
     What a run was, by the workload and by the recording.
 
-    ``cpu_ns`` and ``wait_ns`` are what schedstat grew by over all calls and gaps;
+    ``cpu_ns`` and ``wait_ns`` are what schedstat grew by over all calls and gaps, with so many ``switches``;
     ``account`` is time by state and context, from so many ``readings``.
     """
 
     calls: Sequence[Call]
     cpu_ns: int
     wait_ns: int
+    switches: int
     account: Counter[tuple[int, int]]
     losses: dict[str, int]
     stolen_ns: int
@@ -143,6 +144,7 @@ def contended(
         [Call(event, *moments) for event, moments in zip(calls, read, strict=True)],
         said["after"][0] - said["before"][0],
         said["after"][1] - said["before"][1],
+        said["switches"],
         account_of(events, said["pid"]),
         losses_of(events),
         stolen_ns,
@@ -237,8 +239,8 @@ def test_calls_that_left_their_cpu_agree_with_the_scheduler(contended: Contended
 
 def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
     """
-    Of calls and gaps together: time on the CPU within 2 %, and time in the run queue to what the
-    two ways to measure differ by at each switch on the average.
+    Of calls and gaps together: time on the CPU within 2 %, and time in the run queue within 1 % and
+    what the two ways to measure differ by at each switch on the average.
     """
     on_cpu_ns = contended.feeding_ns(wire.STATE_ON_CPU)
     run_queue_ns = contended.feeding_ns(wire.STATE_RUN_QUEUE)
@@ -246,8 +248,8 @@ def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
 
     # Schedstat knows the CPU time of a running thread to the last tick.
     assert abs(on_cpu_ns - cpu_ns) <= 0.02 * cpu_ns + stolen_ns + 2 * TICK_NS
-    switches = sum(call.switches for call in contended.calls)
-    assert abs(run_queue_ns - wait_ns) <= switches * MEAN_SWITCH_NS + stolen_ns
+    differs_ns = contended.switches * MEAN_SWITCH_NS
+    assert abs(run_queue_ns - wait_ns) <= 0.01 * wait_ns + differs_ns + stolen_ns
 
 
 def test_the_account_of_calls_is_the_sum_of_the_calls(contended: Contended) -> None:

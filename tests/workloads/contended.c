@@ -8,13 +8,14 @@
  * for a CPU: whatever a probe at the entry and the return says lies between the two.
  *
  * Prints one line of JSON: who it was, schedstat right before the first call and right
- * after the last one, and for each call, before, inside at the start and at the end, and
+ * after the last one, how often it left its CPU between the two, and for each call, before, inside at the start and at the end, and
  * after it: the time, the CPU time, and the wait, in nanoseconds.
  */
 #include "workload.h"
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #define MOMENTS	 4
 #define US	 1000ull
@@ -34,6 +35,7 @@ static struct cuda cuda;
 static struct moment (*moments)[MOMENTS];
 static uint64_t calls, call, random_state, before[2], after[2];
 static int schedstat;
+static long switches;
 static pid_t tid;
 
 static void read_schedstat(uint64_t *cpu_ns, uint64_t *wait_ns)
@@ -79,11 +81,21 @@ static void inside(void *unused)
 	look(&moments[call][2]);
 }
 
+static long count_switches(void)
+{
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_THREAD, &usage))
+		fail("getrusage");
+	return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
 /* In a thread of its own: its account ends with its last call. */
 static void *make_calls(void *unused)
 {
 	tid = thread_id();
 	schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+	switches = count_switches();
 	read_schedstat(&before[0], &before[1]);
 	for (call = 0; call < calls; call++) {
 		look(&moments[call][0]);
@@ -93,6 +105,7 @@ static void *make_calls(void *unused)
 			spend();
 	}
 	read_schedstat(&after[0], &after[1]);
+	switches = count_switches() - switches;
 	return NULL;
 }
 
@@ -129,8 +142,8 @@ int main(int argc, char **argv)
 		fail("pthread_create");
 	pthread_join(thread, NULL);
 	printf("{\"pid\": %d, \"tid\": %d, \"before\": [%" PRIu64 ", %" PRIu64
-	       "], \"after\": [%" PRIu64 ", %" PRIu64 "], ",
-	       getpid(), tid, before[0], before[1], after[0], after[1]);
+	       "], \"after\": [%" PRIu64 ", %" PRIu64 "], \"switches\": %ld, ",
+	       getpid(), tid, before[0], before[1], after[0], after[1], switches);
 	print_moments();
 	printf("}\n");
 	return 0;
