@@ -176,6 +176,8 @@ def other_host() -> Iterator[str]:
             subprocess.run(command.split(), check=True)
         yield name
     finally:
+        # With the namespace it goes some time later, and the next test has one of the same name.
+        subprocess.run(["ip", "link", "delete", own], check=False)
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
