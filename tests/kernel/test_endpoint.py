@@ -43,10 +43,9 @@ def test_an_outage_costs_spans_that_are_counted_and_no_metrics(
         wait_until(
             lambda: growth.append(resident_bytes(agent.process.pid)) or next(deadline, -1) >= 200,
             "the outage",
-            30,
         )
         receiver.start()
-        receiver.wait_for(lambda: total(receiver, "otel_gpu.spans.dropped"), 45)
+        receiver.wait_for(lambda: total(receiver, "otel_gpu.spans.dropped"))
         agent.signal(signal.SIGTERM)
         made = agent.wait().lines[-1]
 

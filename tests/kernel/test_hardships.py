@@ -107,7 +107,7 @@ def test_a_full_disk_costs_the_store_its_rows_until_there_is_room(
                 while True:
                     file.write(bytes(4096))
             made += make(agent, 1009)
-            wait_until(lambda: "the disk is full" in agent.stderr, "the full disk", 30)
+            wait_until(lambda: "the disk is full" in agent.stderr, "the full disk")
             filler.unlink()
             made += make(agent, 503)
             agent.process.stdin.close()
@@ -184,7 +184,7 @@ def test_an_agent_that_is_out_of_memory_leaves_nothing(
                 stderr=subprocess.DEVNULL,
                 check=False,
             )
-            wait_until(lambda: agent.process.poll() is not None, "the kill", 20)
+            wait_until(lambda: agent.process.poll() is not None, "the kill")
             assert agent.process.returncode == -signal.SIGKILL
         for kind, ids in held.items():
             assert ids
@@ -205,7 +205,7 @@ def test_kill_9_in_any_state_leaves_no_probe_and_no_stopped_process(
     script = "echo '{}'; read line; echo '{}'; read line"
     with Sabotaged(place, receiver, ["sh", "-c", script], stdin=subprocess.PIPE) as agent:
         agent_pid = agent.process.pid
-        wait_until(lambda: bpf_objects("prog", agent_pid), "loading", 20)
+        wait_until(lambda: bpf_objects("prog", agent_pid), "loading")
         held = bpf_objects("prog", agent_pid)
         (command_pid, *_) = [pid for pid in children(agent_pid) if not is_guard(pid)]
         if state != "loading":

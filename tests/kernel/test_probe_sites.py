@@ -162,7 +162,7 @@ def test_what_others_write_over_the_start_of_a_function_hides_no_call(
             assert program.stdout
             program.stdout.readline()
             receiver.wait_for(
-                lambda: any(key.name == "otel_gpu.coverage" for key in receiver.metrics()), 30
+                lambda: any(key.name == "otel_gpu.coverage" for key in receiver.metrics())
             )
             answer, _ = program.communicate("go\n")
             agent.wait()

@@ -79,7 +79,7 @@ def frames_in_call(program: Path, command: list[str]) -> list[dict]:
                 frames = look()
                 return frames if any(frame["name"] == API for frame in frames) else None
 
-            return wait_until(look_inside, f"{API} on the stack", 20)
+            return wait_until(look_inside, f"{API} on the stack")
         finally:
             process.kill()
 
@@ -119,7 +119,7 @@ def test_another_unwinder_sees_the_same(chain, py_spy, stubs: StubLibraries, tmp
         env={"OTEL_GPU_CAPTURE_OPEN_CALL_LIMIT_S": "0.3"},
     ) as agent:
         line = agent.next_line()
-        ours = wait_until(lambda: stack_of_open_call(recording), "the stack of an open call", 20)
+        ours = wait_until(lambda: stack_of_open_call(recording), "the stack of an open call")
         os.kill(line["pid"], signal.SIGKILL)
         agent.wait()
     theirs = frames_in_call(py_spy, command)

@@ -387,7 +387,7 @@ def test_a_program_that_fills_the_queue_of_the_exporter_takes_no_other_program_i
         make_calls(hostile, 5_009)
         receiver.wait_for(lambda: total(receiver, "otel_gpu.spans.dropped") > 6_000)
         away.start()
-        away.wait_for(lambda: len(spans(away, API, other.pid)) == 53, 60)
+        away.wait_for(lambda: len(spans(away, API, other.pid)) == 53)
         end(agent)
 
     (note,) = [note for note in notes_on("nobody", file) if "export queue" in note]
