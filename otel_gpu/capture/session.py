@@ -304,6 +304,7 @@ class Session:
         self._host_metrics.start()
         # Reading the kernel's BTF and symbol table took tens of megabytes, which are free now.
         trim_memory()
+        unmap_unused_code()
 
     def _describe(self) -> CaptureFacts:
         mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"

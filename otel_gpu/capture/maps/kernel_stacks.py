@@ -6,6 +6,7 @@ from typing import Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.maps.kernel_symbols import KernelSymbols
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.wire.agent_records import json_record
@@ -14,6 +15,8 @@ _SCHEDULER = "__schedule"
 # Ids from here on are assigned by this module, not by the kernel side.
 _FIRST_OF_TICKS = 1 << 30
 _MAX_OF_TICKS = 4096
+# Of the addresses or functions of 25 frames; the functions' names are shared.
+_STACK_BYTES = 400
 _ADDRESS = struct.Struct("<Q")
 _SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _SAMPLE_BYTES = wire.CPU_SAMPLE_RECORD.size
@@ -34,8 +37,12 @@ class KernelStacks:
         self._symbols = symbols or KernelSymbols()
         # By the functions, and by the addresses.
         self._of_ticks: Recent[tuple[str, ...], int] = Recent(_MAX_OF_TICKS)
-        self._known_ticks: Recent[bytes, int] = Recent(_MAX_OF_TICKS)
+        self._known_ticks: Recent[bytes, int] = Recent(
+            _MAX_OF_TICKS, cache="kernel_stacks", entry_bytes=_STACK_BYTES
+        )
         self._ticks = 0
+        # One that is evicted gets another id, so only the bound of its own holds.
+        CACHES.register("kernel_stacks", self, "_of_ticks", entry_bytes=_STACK_BYTES)
 
     def prepare(self) -> None:
         """Read the kernel's symbols, which takes 0.1 s."""
