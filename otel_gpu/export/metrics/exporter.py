@@ -39,8 +39,10 @@ _REPLAY_TIMEOUT_S = 30.0
 # However few series the kernel side can hold at a time, those of ended processes add up between two
 # exports.
 _LEAST_WAITING_SERIES = 4096
-# An export makes points of everything at once, and they take more memory than the series.
+# An export begins early at this part of the series that can wait.
 _EARLY_EXPORTS = 4
+# While a request is made, its points take about ten times as much.
+_MAX_REQUEST_BYTES = 1 << 19
 _MAX_INTERVAL_MS = 86_400_000.0
 
 
@@ -83,7 +85,7 @@ class MetricExports:
                 MetricProducer(self._store, preferred_temporality(exporter)),
                 interval_s=interval_s if live else None,
                 timeout_s=timeout_s,
-                max_request_bytes=config.export.batch_bytes,
+                max_request_bytes=min(config.export.batch_bytes, _MAX_REQUEST_BYTES),
                 faults=faults,
             )
             for exporter in exporters

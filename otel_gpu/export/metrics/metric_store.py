@@ -135,7 +135,8 @@ class MetricStore:
         ``exemplars_after``.
 
         Users with few programs come first: if time is short, as at the end, only a user that has
-        started thousands of programs is late.
+        started thousands of programs is late. Each is read when its turn comes, so that not all of
+        them are in memory twice.
         """
         with self._lock:
             self._observe_calls()
@@ -146,17 +147,16 @@ class MetricStore:
             ]
             counts = Counter(program.process.user for program in programs)
             programs.sort(key=lambda program: counts[program.process.user])
-            snapshots = [
-                (
-                    self._program_snapshot(self.agent, program, exemplars_after),
-                    [*program.series.values()],
-                )
-                for program in programs
-            ]
-            of_agent = self._agent_snapshot(self.agent)
+            agent, exemplars = self.agent, (exemplars_after, self._exemplars_seen)
+            of_agent = self._agent_snapshot(agent)
         yield of_agent
-        # Measuring takes longer than copying references, so it happens outside the lock.
-        for snapshot, series in snapshots:
+        for program in programs:
+            with self._lock:
+                if self._programs.get(key_of(program.process)) is not program:
+                    continue  # evicted since
+                snapshot = self._program_snapshot(agent, program, exemplars)
+                series = [*program.series.values()]
+            # Measuring takes longer than copying references, so it happens outside the lock.
             for one in series:
                 device = snapshot.devices.get(one.key.device)
                 snapshot.measurements.extend(measure(one, device))
@@ -356,7 +356,9 @@ class MetricStore:
             AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
         )
 
-    def _program_snapshot(self, agent: Agent, program: ObservedProgram, after: int) -> Snapshot:
+    def _program_snapshot(
+        self, agent: Agent, program: ObservedProgram, exemplars: tuple[int, int]
+    ) -> Snapshot:
         time_unix_ns = self._unix_ns
         if program.end_unix_ns is not None:
             time_unix_ns = max(program.updated_unix_ns, program.end_unix_ns)
@@ -377,8 +379,8 @@ class MetricStore:
                 *(self._host.devices.of_process(program.process.pid) if is_alive else ()),
                 *program.of_run,
             ],
-            exemplars=program.exemplars.newer_than(after, program.devices),
-            exemplars_seen=self._exemplars_seen,
+            exemplars=program.exemplars.between(*exemplars, program.devices),
+            exemplars_seen=exemplars[1],
             start_unix_ns=program.process.start_unix_ns,
             time_unix_ns=time_unix_ns,
             is_final=self._is_final(program),

@@ -59,22 +59,27 @@ class MetricProducer:
         self._exemplars_produced = 0
         # Points of the last collection that have not arrived.
         self._missing: dict[ProcessKey, int] = {}
+        self._is_complete = False
 
-    def produce(self) -> list[Point]:
-        """Return all current points for the sink, grouped by Resource."""
+    def produce(self) -> Iterator[Point]:
+        """
+        Yield all current points for the sink, grouped by Resource.
+
+        Points can be committed while others are still to come.
+        """
         for key in [key for key in self._given if not self._store.holds(key)]:
             del self._given[key]
         self._missing.clear()
-        produced: list[Point] = []
+        self._is_complete = False
         for snapshot in self._store.snapshots(self._sink, self._exemplars_given):
             self._exemplars_produced = snapshot.exemplars_seen
             points = list(self._points(snapshot))
-            produced += points
             if points:
                 self._missing[snapshot.key] = len(points)
+                yield from points
             else:
                 self._finish(snapshot)
-        return produced
+        self._is_complete = True
 
     def commit(self, points: Iterable[Point]) -> None:
         """Record that points of the last collection were exported."""
@@ -90,7 +95,7 @@ class MetricProducer:
             if not self._missing[snapshot.key]:
                 del self._missing[snapshot.key]
                 self._finish(snapshot)
-        if not self._missing:
+        if self._is_complete and not self._missing:
             self._exemplars_given = self._exemplars_produced
 
     def _finish(self, snapshot: Snapshot) -> None:

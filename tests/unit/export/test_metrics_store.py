@@ -55,7 +55,7 @@ class Sink:
 
     def collect(self, *, arrives=True, producer=None):
         producer = producer or self.producer
-        points = producer.produce()
+        points = list(producer.produce())
         if arrives:
             producer.commit(points)
         return Collected(request_of(points))
@@ -335,13 +335,30 @@ def test_a_delta_that_did_not_arrive_is_in_the_next_one(delta_sink):
     assert point.time_unix_nano == T0 + 29 * SECOND
 
 
+def test_points_can_be_committed_before_all_are_made(delta_sink):
+    """What arrived first is not sent again, and exemplars are until everything has arrived."""
+    first, second = (image(pid=pid) for pid in (41, 42))
+    delta_sink.observe(
+        snapshot(9, calls(first, "cudaMalloc", [US] * 2), calls(second, "cudaFree", [US] * 3))
+    )
+    produced = delta_sink.producer.produce()
+    for point in produced:
+        if point.instrument.name == "gpu.cuda.call.duration":
+            delta_sink.producer.commit([point])
+            break
+    produced.close()
+
+    again = delta_sink.collect().points("gpu.cuda.call.duration")
+    assert [point.count for point in again] == [3]
+
+
 def test_deltas_of_points_that_arrived_alone_do_not_repeat(delta_sink):
     """Of two requests one may arrive; only the other's points are sent again."""
     trainer = image()
     delta_sink.observe(
         snapshot(9, calls(trainer, "cudaMalloc", [US] * 2), calls(trainer, "cudaFree", [US] * 3))
     )
-    produced = delta_sink.producer.produce()
+    produced = list(delta_sink.producer.produce())
     arrived = [p for p in produced if p.data.attributes.get("gpu.cuda.api") == "cudaMalloc"]
     delta_sink.producer.commit(arrived)
     delta_sink.observe(snapshot(19, calls(trainer, "cudaMalloc", [US] * 6)))
