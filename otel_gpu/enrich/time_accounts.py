@@ -14,7 +14,7 @@ from otel_gpu.wire.readings import TimesEntry, TimesKey
 
 _ENTRY_BYTES = 500
 
-_MAX_WAITS = 2_048
+_MAX_WAITS, _WAIT_BYTES = 2_048, 300
 
 MAX_ENTRIES = 65_536
 """Entries kept, of all programs; further ones are left out."""
@@ -115,7 +115,9 @@ class TimeAccounts:
         self._resources = resources
         self._accounts: dict[ProcessKey, _Account] = {}
         self._size = 0
-        self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS, cache="waits")
+        self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS)
+        # Accounts refer to most of them: an evicted one would be made again, and then be there twice.
+        CACHES.register("waits", self, "_known_waits", entry_bytes=_WAIT_BYTES)
         CACHES.register("time_accounts", self, "_accounts", size_bytes="_size_bytes")
 
     @property
