@@ -528,7 +528,7 @@ def device_fault(at_s, xid=79, *, process=None, bus_id="0000:4e:00", **event):
     """An error of a device, with or without a process."""
     ktime_ns = round(at_s * SECOND)
     key = (process.program_ktime_ns, process.pid) if process else (0, 0)
-    said = {"told_by": "kernel_log", "xid": xid, "bus_id": bus_id, "said_pid": key[1]}
-    said |= {"said_name": process.comm if process else "", "times": 1, "message": ""} | event
-    made = DeviceFault(ktime_ns, *key, **said)
+    fields = {"reported_by": "kernel_log", "xid": xid, "bus_id": bus_id, "reported_pid": key[1]}
+    fields |= {"reported_name": process.comm if process else "", "times": 1, "message": ""} | event
+    made = DeviceFault(ktime_ns, *key, **fields)
     return DeviceFaultActivity(T0 + ktime_ns, process, made, *IDS.of_device_fault(made))

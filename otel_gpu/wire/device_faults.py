@@ -15,7 +15,7 @@ _Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 class DeviceFaultBody(Struct, frozen=True):
     """The fields are those of ``DeviceFault``; ``pid`` and ``name`` are from the driver."""
 
-    told_by: Literal["kernel_log", "nvml"]
+    reported_by: Literal["kernel_log", "nvml"]
     xid: UInt32
     bus_id: _Text
     pid: UInt32 = 0
@@ -33,11 +33,11 @@ class DeviceFault(NamedTuple):
 
     Attributes:
         program_ktime_ns: With ``pid``, the watched program whose work failed; 0: not a watched one.
-        told_by: The source: ``kernel_log``, or ``nvml``, which does not name the process.
+        reported_by: The source: ``kernel_log``, or ``nvml``, which does not name the process.
         xid: NVIDIA's number of the kind of error.
         bus_id: PCI domain, bus and device.
-        said_pid: The process whose work failed, in the initial pid namespace; 0: not reported.
-        said_name: The name of that process, which it chose itself.
+        reported_pid: The process whose work failed, in the initial pid namespace; 0: not reported.
+        reported_name: The name of that process, which it chose itself.
         times: The number of equal reports in a short time.
         message: The rest of the driver's text.
     """
@@ -45,18 +45,18 @@ class DeviceFault(NamedTuple):
     ktime_ns: int
     program_ktime_ns: int
     pid: int
-    told_by: str
+    reported_by: str
     xid: int
     bus_id: str
-    said_pid: int
-    said_name: str
+    reported_pid: int
+    reported_name: str
     times: int
     message: str
 
     @property
     def comm(self) -> str:
         """Return the name of the process."""
-        return self.said_name
+        return self.reported_name
 
     @property
     def tid(self) -> int:

@@ -71,9 +71,6 @@ AVOIDED_NAMES = frozenset(
 )
 # What other projects call so: a container's image, pictures, functions of CPython, slots of a class.
 KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image", "IMAGE_DECODING"})
-# Packages whose docstrings and comments, and whose names, are not plain yet. Both lists only shrink.
-PENDING_TEXTS: frozenset[str] = frozenset()
-PENDING_NAMES = PENDING_TEXTS | {"wire", "export", "recorder"}
 # Decisions keep the words of their time, and so do lists of changes and of measurements.
 PAGES = sorted(
     page.relative_to(ROOT)
@@ -197,13 +194,13 @@ def test_errors_and_hints_avoid_these_words():
     assert _found(_error_texts()) == []
 
 
-@pytest.mark.parametrize("package", [each for each in PACKAGES if each not in PENDING_TEXTS])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_comments_avoid_these_words(package):
     """What a reader of the code reads beside it."""
     assert _found(_inner_texts(package), _PATTERN_INSIDE) == []
 
 
-@pytest.mark.parametrize("package", [each for each in PACKAGES if each not in PENDING_NAMES])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_names_avoid_these_words(package):
     """Modules, classes, functions, attributes and variables."""
     assert list(_avoided_names(package)) == []
@@ -224,9 +221,3 @@ def test_names_in_c_avoid_these_words(folder):
         if AVOIDED_NAMES.intersection(name.lower().split("_"))
     ]
     assert found == []
-
-
-def test_a_package_that_is_plain_is_not_pending():
-    """The lists of what is left shrink with the work."""
-    assert [one for one in PENDING_TEXTS if not _found(_inner_texts(one), _PATTERN_INSIDE)] == []
-    assert [one for one in PENDING_NAMES if not list(_avoided_names(one))] == []

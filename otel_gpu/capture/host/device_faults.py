@@ -108,7 +108,7 @@ class DeviceFaults:
     def _record(self, source: str, xid: Xid, times: int, now_s: float) -> bytes:
         self._reported_s[xid[:3]] = now_s
         pid, program_ktime_ns = self._find_program(xid.pid)
-        body = {"told_by": source, "times": times, **xid._asdict()}
+        body = {"reported_by": source, "times": times, **xid._asdict()}
         ktime_ns = kernel_clock.ktime_ns()
         return json_record(
             wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, program_ktime_ns=program_ktime_ns

@@ -55,11 +55,11 @@ def describe_device_fault(activity: DeviceFaultActivity) -> Attributes:
         (semconv.OTEL_GPU_ADVICE, (meaning.advice,)),
         (semconv.GPU_BUS_ID, event.bus_id),
         (semconv.GPU_FAULT_COUNT, event.times),
-        (semconv.GPU_FAULT_SOURCE, event.told_by),
+        (semconv.GPU_FAULT_SOURCE, event.reported_by),
     ]
     if event.message:
         pairs.append((semconv.GPU_FAULT_MESSAGE, printable(event.message)))
-    if activity.process is None and event.said_pid:
-        pairs.append((semconv.GPU_FAULT_PID, event.said_pid))
-        pairs.append((semconv.GPU_FAULT_PROCESS_NAME, printable(event.said_name)))
+    if activity.process is None and event.reported_pid:
+        pairs.append((semconv.GPU_FAULT_PID, event.reported_pid))
+        pairs.append((semconv.GPU_FAULT_PROCESS_NAME, printable(event.reported_name)))
     return tuple(pairs)

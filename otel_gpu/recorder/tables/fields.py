@@ -225,13 +225,15 @@ _COLUMNS = (
     Column("kind", U8, "0: unknown, 1: training, 2: evaluation, 3: prefill, 4: decode"),
     Column("text", TEXT, "KEY=VALUE, one in each line"),
     Column("name", TEXT, "name in the program"),
-    Column("told_by", TEXT, "kernel_log or nvml; NVML does not name the process"),
+    Column("reported_by", TEXT, "kernel_log or nvml; NVML does not name the process"),
     Column("xid", U32, "NVIDIA's error number (XID)"),
     Column("bus_id", TEXT, "PCI address: domain, bus and device"),
     Column(
-        "said_pid", U32, "pid of the process whose work failed, from the driver; 0: not reported"
+        "reported_pid",
+        U32,
+        "pid of the process whose work failed, from the driver; 0: not reported",
     ),
-    Column("said_name", TEXT, "name of that process, which it chose itself"),
+    Column("reported_name", TEXT, "name of that process, which it chose itself"),
     Column("times", U32, "number of equal messages of the driver within a second"),
     Column("message", TEXT, "rest of the driver's message"),
     Column(

@@ -17,7 +17,7 @@ from otel_gpu.recorder.tables.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.recorder.tables.tables import NUMBERED
 from otel_gpu.recorder.views.views import VIEWS, meaning_of
 
-VERSION = 15
+VERSION = 16
 """Changes with the SQL; ``tests/unit/recorder/tables/test_schema.py`` has the fingerprint."""
 APPLICATION_ID = 0x4F54_4750
 """The application id in the header of the file, which file(1) reads: "OTGP"."""

@@ -273,18 +273,18 @@ VIEWS: tuple[View, ...] = (
         "v_device_faults",
         "Errors of devices (XIDs), with the process that caused them.",
         f"""
-        SELECT e.seq, {_utc("e.unix_ns")} AS time, e.xid, e.bus_id, {_OWNER}, e.said_pid, e.said_name,
-          e.times, e.message, e.told_by, e.unix_ns
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, e.xid, e.bus_id, {_OWNER}, e.reported_pid, e.reported_name,
+          e.times, e.message, e.reported_by, e.unix_ns
         FROM device_faults e LEFT JOIN processes p ON p.process = e.process
         """,
         time="time of the reading, UTC",
         xid="NVIDIA's error number (XID)",
         bus_id="PCI address: domain, bus and device",
-        said_pid="process whose work failed, in the initial pid namespace; 0: not reported",
-        said_name="name of that process, which it chose itself",
+        reported_pid="process whose work failed, in the initial pid namespace; 0: not reported",
+        reported_name="name of that process, which it chose itself",
         times="number of equal messages of the driver within a second",
         message="rest of the driver's message",
-        told_by="kernel_log or nvml; NVML does not name the process",
+        reported_by="kernel_log or nvml; NVML does not name the process",
         unix_ns=("time of the reading, in Unix time", "ns"),
     ),
     View(

@@ -611,7 +611,7 @@ BY_FIELD = {
     "waker_comm": text,
     "path": text,
     "name": text,
-    **dict.fromkeys(("told_by", "bus_id", "said_name", "message"), text),
+    **dict.fromkeys(("reported_by", "bus_id", "reported_name", "message"), text),
     "uuid": st.binary(max_size=20),
     "grid": st.tuples(small, small, small),
     "block": st.tuples(small, small, small),

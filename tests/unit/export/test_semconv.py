@@ -106,8 +106,8 @@ def process(pid=42):
 
 def of_hardware(trainer):
     """What devices and network adapters say of themselves."""
-    yield device_fault(19.5, 48, told_by="nvml")
-    yield device_fault(19.7, 31, said_pid=99, said_name="other")
+    yield device_fault(19.5, 48, reported_by="nvml")
+    yield device_fault(19.7, 31, reported_pid=99, reported_name="other")
     counted = {"port_xmit_data": 4, "port_xmit_packets": 1, "port_xmit_wait": 1}
     adapter = port(**counted, out_of_sequence=1, link_downed=1)
     facts = {"guid": "1", "firmware": "2", "model": "MT4129", "vendor": "0x15b3"}

@@ -160,7 +160,7 @@ def everything():
         counters(10, lost_no_entry=2, probe_entries=7),
         status(10, cpu_ns=5, rss_bytes=6, rejected={"short": 1}, dropped={}),
         device_fault(10, 79, process=TRAINER, message="naïve ☃", times=3),
-        device_fault(10, 48, told_by="nvml"),
+        device_fault(10, 48, reported_by="nvml"),
         PressureActivity(T0 + 10 * SECOND, {"load1": 0.5, "cpus": 2, "cgroups": {}}),
         call(
             TRAINER,

@@ -11,7 +11,7 @@ from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.event_text import describe
 
-SAID = {"told_by": "kernel_log", "xid": 79, "bus_id": "0000:3b:00"}
+REPORTED = {"reported_by": "kernel_log", "xid": 79, "bus_id": "0000:3b:00"}
 
 
 def read(body):
@@ -21,9 +21,9 @@ def read(body):
     return list(decode([record], rejected)), dict(rejected)
 
 
-def test_what_is_not_said_is_empty():
+def test_what_is_not_reported_is_empty():
     """And the process is that of the header."""
-    assert read(SAID) == (
+    assert read(REPORTED) == (
         [DeviceFault(7, 5, 42, "kernel_log", 79, "0000:3b:00", 0, "", 1, "")],
         {},
     )
@@ -32,7 +32,7 @@ def test_what_is_not_said_is_empty():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"told_by": "a friend"},
+        {"reported_by": "a friend"},
         {"xid": -1},
         {"xid": 1 << 32},
         {"xid": "79"},
@@ -46,23 +46,23 @@ def test_what_is_not_said_is_empty():
         {"message": ["x"]},
     ],
 )
-def test_what_no_driver_says_is_refused(wrong):
+def test_what_no_driver_reports_is_refused(wrong):
     """With a reason that is counted."""
-    assert read(SAID | wrong) == ([], {"bad_body": 1})
+    assert read(REPORTED | wrong) == ([], {"bad_body": 1})
 
 
-@pytest.mark.parametrize("lacking", sorted(SAID))
+@pytest.mark.parametrize("lacking", sorted(REPORTED))
 def test_what_is_needed_has_to_be_there(lacking):
-    """Which device, which error, and who said so."""
-    body = {name: value for name, value in SAID.items() if name != lacking}
+    """The device, the error and its source."""
+    body = {name: value for name, value in REPORTED.items() if name != lacking}
     assert read(body) == ([], {"bad_body": 1})
 
 
 def test_its_line_cannot_steer_a_terminal():
     """Whatever a program called itself."""
-    body = json.loads(json.dumps(SAID | {"name": "x\x1b[2J\n", "message": "\u202e"}))
+    body = json.loads(json.dumps(REPORTED | {"name": "x\x1b[2J\n", "message": "\u202e"}))
     ((event,), _) = read(body)
     (line,) = describe(event)
     assert line.isascii()
     assert line.isprintable()
-    assert 'said_name="x\\u001b[2J\\n"' in line
+    assert 'reported_name="x\\u001b[2J\\n"' in line

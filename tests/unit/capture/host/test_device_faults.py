@@ -71,13 +71,13 @@ def test_a_fault_is_that_of_the_watched_process(bench):
 def test_a_fault_of_another_process_is_nobodys(bench, pid):
     """It is told of the device, with the number that the driver said."""
     (fault,) = bench.read(FELL_OFF._replace(pid=pid))
-    assert (fault.pid, fault.program_ktime_ns, fault.said_pid) == (0, 0, pid)
+    assert (fault.pid, fault.program_ktime_ns, fault.reported_pid) == (0, 0, pid)
 
 
 def test_pids_of_another_namespace_are_nobodys():
     """The driver's are those of the initial one."""
     (fault,) = Bench(knows_pids=False).read(FELL_OFF)
-    assert (fault.pid, fault.program_ktime_ns, fault.said_pid) == (0, 0, 4242)
+    assert (fault.pid, fault.program_ktime_ns, fault.reported_pid) == (0, 0, 4242)
 
 
 def test_a_process_that_ended_of_it_is_still_known(bench):
@@ -115,7 +115,7 @@ def test_nvml_is_asked_where_the_log_cannot_be_read(bench):
     assert bench.read() == []
     bench.log.is_open = False
     (fault,) = bench.read()
-    assert (fault.told_by, fault.xid, fault.pid) == ("nvml", 79, 0)
+    assert (fault.reported_by, fault.xid, fault.pid) == ("nvml", 79, 0)
 
 
 def test_what_was_overrun_is_counted(bench):

@@ -163,7 +163,7 @@ def test_an_error_of_a_device_is_a_log_record(tmp_path):
         tmp_path,
         devices(1, gpus=[gpu]),
         device_fault(2, 79, process=TRAINER),
-        device_fault(3, 45, said_pid=9, said_name="other\x1b"),
+        device_fault(3, 45, reported_pid=9, reported_name="other\x1b"),
     )
     assert (own[0], own[1]["severityText"], own[1]["eventName"]) == (
         *("train.py", "ERROR"),
