@@ -153,7 +153,7 @@ def _calls() -> tuple[Panel, ...]:
         ),
         Panel(
             "Forks",
-            "A large process that forks stands still meanwhile.",
+            "A large process stands still while it forks.",
             "ops",
             [Query(total(of(rate("process_forks_total", CHOSEN))), "forks")],
         ),

@@ -46,7 +46,7 @@ class DetectionState(enum.StrEnum):
     FOUND = "found"
     LOST = "lost"
     SAME = "same_as_another_thread"
-    REPORTED = "told"
+    REPORTED = "reported"
     TOO_SHORT = "too_short"
 
 

@@ -50,7 +50,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if limit is None:
         return 0
     if not found.comparable:
-        out.note(f"error: whether it is slower cannot be told: {printable(found.reasons[0])}")
+        out.note(f"error: whether it is slower is not known: {printable(found.reasons[0])}")
         return 1
     if found.is_slower_by(limit):
         out.note(f"error: {headline(found)}")

@@ -48,6 +48,6 @@ def _check_endpoint(url: str, signals: list[str], environ: Mapping[str, str]) ->
     except OSError as error:
         return _warning(
             f"{where}: {error.strerror or error}",
-            "start the receiver, or correct the endpoint; meanwhile spans wait and are then dropped",
+            "start the receiver, or correct the endpoint; until then spans wait, and are dropped in the end",
         )
     return _ok(f"{where} takes connections")

@@ -46,7 +46,7 @@ from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.cpu_samples import AT_WORK
 
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
-NOT_FOLLOWED = "What it did meanwhile was not seen."
+NOT_FOLLOWED = "What it did in this time was not seen."
 NO_REASON = "It was blocked; on what is not known."
 NO_LINE = "Their samples have no line."
 

@@ -40,7 +40,7 @@ def advise(failure: Failure) -> Iterator[str]:
                 "" if failure.kept else ", and keeps what is free in private pools that are in use"
             )
             yield (
-                f"{format_size(_kept_bytes(failure))} is free and was not given back: PyTorch gives nothing back "
+                f"{format_size(_kept_bytes(failure))} is free and was not released: PyTorch releases nothing "
                 f"while a CUDA graph is captured{pools}. Call torch.cuda.empty_cache() before the capture, and "
                 "warm up with the largest input."
             )
@@ -95,8 +95,8 @@ def _let_go_of_pools(failure: Failure) -> str:
     is_own = any(one.pool == failure.pool for one in pools)
     grown = "Allocate what is largest in it first. " if is_own else ""
     return (
-        f"{kept_names[:1].upper()}{kept_names[1:]}{more}. It cannot be given back while the CUDA graph or the torch.cuda.MemPool "
-        f"that it belongs to is there, nor used by others. {grown}Let go of graphs that are not replayed any more, "
+        f"{kept_names[:1].upper()}{kept_names[1:]}{more}. It cannot be released while the CUDA graph or the torch.cuda.MemPool "
+        f"that it belongs to is there, nor used by others. {grown}Delete graphs that are not replayed any more, "
         "let graphs share one pool, or delete the MemPool once it is empty."
     )
 
@@ -126,7 +126,7 @@ def grow(size_bytes: int) -> str:
 def keep_cache(segments: int, where: str) -> str:
     """Return the advice not to empty the cache in a line, with how many segments came back."""
     return (
-        f"Do not call torch.cuda.empty_cache() in {where}: {segments:,} segments that it gave back "
+        f"Do not call torch.cuda.empty_cache() in {where}: {segments:,} segments that it released "
         "were soon needed again."
     )
 

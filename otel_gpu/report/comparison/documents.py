@@ -116,7 +116,7 @@ def _memory(document: Document) -> Iterator[tuple[tuple[DeltaKind, str], float]]
             "in use in the end": row.live_bytes,
             "reserved": row.reserved_bytes,
             "stuck between blocks": row.stuck_bytes,
-            "free, can be given back": row.whole_free_bytes,
+            "free, can be released": row.whole_free_bytes,
             "free, kept by private pools": row.pooled_bytes or None,
             "largest hole": row.largest_hole_bytes,
         }

@@ -83,7 +83,7 @@ def _workers(name: str, use: DeviceUse) -> Iterator[Advice]:
     if started.times > 1 and share >= _WORKERS:
         yield Advice(
             text=f"The data loader starts its workers anew in each epoch, {started.times:,} times, and the "
-            f"device was idle meanwhile {format_share(share)} of the window: use persistent_workers=True.",
+            f"device was idle in that time, {format_share(share)} of the window: use persistent_workers=True.",
             evidence=gap_ids(name, use, *IdleCause),
             gain_at_most=share,
             check="functions _get_iterator of the data loader, and idle time",
@@ -285,7 +285,7 @@ def _compile(name: str, use: DeviceUse) -> Iterator[Advice]:
         return
     steps = f", in {compiled.steps:,} of {len(use.steps):,} steps" if use.steps else ""
     when = f"torch.compile compiled {compiled.times:,} times while it was recorded{steps}, and "
-    idle = f"the device was idle meanwhile {format_share(share)} of the window. "
+    idle = f"the device was idle in that time, {format_share(share)} of the window. "
     full = (
         f"A region was compiled {entries + 1:,} times: from {_ENTRIES} on it is run without being compiled. "
         if is_full

@@ -38,16 +38,16 @@ def describe_no_device(trace: DeviceTrace) -> str:
     if launches:
         made = ", ".join(f"{name} {times:,}" for name, times in launches.most_common(_MOST_NAMES))
         return (
-            f"{trace.source}: launches were recorded ({made}), and nothing of what a device did then: whoever recorded it "
-            "lost that, so nothing is said of a device."
+            f"{trace.source}: launches were recorded ({made}), but no activity of a device: the recorder "
+            "lost it, so there are no figures of devices."
         )
     if trace.rejected:
         return (
-            f"{trace.source}: it has no activity of a device that could be read, so nothing is said of one "
+            f"{trace.source}: it has no activity of a device that could be read, so there are no figures of devices "
             f"({_rejected(trace)})."
         )
     return (
-        f"{trace.source}: it has no activity of a device, so nothing is said of one. Was "
+        f"{trace.source}: it has no activity of a device, so there are no figures of devices. Was "
         "ProfilerActivity.CUDA among the activities of the profiler?"
     )
 

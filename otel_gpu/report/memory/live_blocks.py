@@ -71,7 +71,7 @@ def block_notes(devices: Iterable[DeviceBlocks], pauses: Mapping[str, int]) -> I
         if peak is not None and totals.peak_allocated_bytes > peak.live_bytes * _NEARLY:
             yield (
                 f"Memory of {of}: its peak of {format_size(totals.peak_allocated_bytes)} was between two "
-                f"readings. Who held it is told of the reading with {format_size(peak.live_bytes)} in use."
+                f"readings. Its holders are those of the reading with {format_size(peak.live_bytes)} in use."
             )
         if totals.unequal:
             yield (
@@ -217,8 +217,8 @@ def _advice(one: Churn) -> str:
             return keep_cache(one.frees, place)
         case CauseKind.ALLOCATION_RETRY:
             return (
-                f"Leave room on the device: {place} found none, and {one.frees:,} cached segments were "
-                "given back. torch.cuda.set_per_process_memory_fraction() keeps others from it."
+                f"Leave memory free on the device: {place} found none, and {one.frees:,} cached segments were "
+                "released. torch.cuda.set_per_process_memory_fraction() limits each process."
             )
         case _:
             return (

@@ -295,7 +295,7 @@ def failure_alarms(ooms: Iterable[OutOfMemoryRow]) -> Iterator[str]:
 def _alarms(row: DeviceMemory) -> Iterator[str]:
     if _churns(row):
         yield (
-            f"{row.segment_frees:,} segments were given back to the device and "
+            f"{row.segment_frees:,} segments were released to the device and "
             f"{row.segment_allocations:,} were taken in {format_duration(row.recorded_ns or 0)}: each "
             "of them waits for the device."
         )

@@ -171,7 +171,7 @@ def _notes(communicators: CommunicatorStates, rows: Iterable[CommunicatorReport]
         return
     yield (
         "Collectives are in flight from the call until the program learned that they are done, which is "
-        "no shorter than they took: bandwidths are at least what is said."
+        "no shorter than they took: bandwidths are lower bounds."
     )
     if captured := sum(one.captured for row in rows for one in row.ranks):
         yield (

@@ -57,7 +57,7 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.KILLED_CALL: "died in",
     EffectKind.OUT_OF_MEMORY: "failed request for memory",
     EffectKind.DEVICE_FAULT: "error of its GPU",
-    EffectKind.NETWORK_EVENT: "network adapter said",
+    EffectKind.NETWORK_EVENT: "network adapter event",
     EffectKind.HUNG_COLLECTIVE: "hung in",
     EffectKind.USUAL_CALL: "example:",
     EffectKind.USUAL_GAP: "example: gap before",

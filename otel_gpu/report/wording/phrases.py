@@ -62,7 +62,7 @@ PHRASES: Mapping[str, Phrase] = {
         "waited for a CPU",
         because="It was ready to run, and {who} had the CPU|It was ready to run, and no CPU was free",
         which="which {who} kept from running|which waited for a CPU",
-        fault="{who}|whoever had the CPU; that was not seen",
+        fault="{who}|the thread that had the CPU; which one was not seen",
     ),
     IDLE_CPU: Phrase(
         CPU,
@@ -115,8 +115,8 @@ PHRASES: Mapping[str, Phrase] = {
     ),
     COUNTED: Phrase(
         DATA,
-        "network losses meanwhile",
-        because="What this time went to was not seen; meanwhile the host's adapters counted losses",
+        "network losses",
+        because="The cause was not seen, and the host's adapters counted losses in this time",
         which="while the host's adapters counted losses",
         fault="not known; the network may have a part in it",
     ),
@@ -161,7 +161,7 @@ PHRASES: Mapping[str, Phrase] = {
         "stopped by a signal",
         because="It was stopped by a signal until {who} let it go on|It was stopped by a signal",
         which="which was stopped by a signal",
-        fault="{who}, or who else sent the signal|whoever sent the signal",
+        fault="{who}, or the process that sent the signal|the process that sent the signal",
     ),
     CauseKind.FROZEN: Phrase(
         OTHER,
@@ -175,48 +175,48 @@ PHRASES: Mapping[str, Phrase] = {
         "stopped for the capture",
         because="otel-gpu stopped it while it placed its probes",
         which="which otel-gpu stopped while it placed its probes",
-        fault="nobody in the program: the capture did it, once for a library",
+        fault="otel-gpu, not the program: once for each library",
     ),
     CauseKind.GPU_WAIT: Phrase(
         GPU,
         "waited for the GPU",
         because="It waited for the GPU",
         which="which waited for the GPU",
-        fault="nobody on the host: the device was busy",
+        fault="no program on the host: the device was busy",
     ),
     CauseKind.GPU_BACKPRESSURE: Phrase(
         GPU,
         "launch queue full",
         because="The GPU's launch queue was full",
-        which="which waited for room in the GPU's launch queue",
-        fault="nobody on the host: the device was behind",
+        which="which waited until the GPU's launch queue had space",
+        fault="no program on the host: the device was behind",
     ),
     CauseKind.FIRST_CALL: Phrase(
         API,
         "first use",
         because="It was the first use of CUDA: libraries were loaded and contexts made",
         which="which used CUDA for the first time",
-        fault="nobody: this is warm-up",
+        fault="none: this is warm-up",
     ),
     CauseKind.ALLOCATOR_CHURN: Phrase(
         MEMORY,
         "allocator churn",
-        because="Device memory was allocated and freed again and again, ever slower",
+        because="Device memory was allocated and freed many times, ever slower",
         which="whose device allocations got ever slower",
         fault="the program's use of the device allocator",
     ),
     CauseKind.EMPTY_CACHE: Phrase(
         MEMORY,
-        "cache given back",
-        because="The allocator's cache was given back, and taken from the device again",
-        which="which gave the allocator's cache back",
+        "cache released",
+        because="The allocator released its cache to the device, and allocated it again",
+        which="which released the allocator's cache",
         fault="the program, which empties the allocator's cache",
     ),
     CauseKind.ALLOCATION_RETRY: Phrase(
         MEMORY,
         "allocation retried",
-        because="The device had no more memory, until the allocator gave back its cache",
-        which="which had to give back the allocator's cache",
+        because="The device had no free memory until the allocator released its cache",
+        which="which had to release the allocator's cache",
         fault="the program, which needs nearly all of the device",
     ),
     CauseKind.ALLOCATOR_BYPASS: Phrase(
@@ -243,7 +243,7 @@ PHRASES: Mapping[str, Phrase] = {
     CauseKind.PRIVATE_POOL: Phrase(
         MEMORY,
         "private pool holds it",
-        because="A private pool kept enough free memory, and does not give it back",
+        because="A private pool keeps enough free memory, and does not release it",
         which="whose memory a private pool kept",
         fault="the CUDA graphs or the MemPool that the pool belongs to",
     ),
@@ -256,14 +256,14 @@ PHRASES: Mapping[str, Phrase] = {
     ),
     CauseKind.KEPT_CACHE: Phrase(
         MEMORY,
-        "cache not given back",
-        because="The allocator kept enough free memory, and did not give it back",
+        "cache not released",
+        because="The allocator kept enough free memory, and did not release it",
         which="whose allocator kept its cache",
-        fault="the allocator, which gives nothing back while a graph is captured",
+        fault="the allocator, which releases nothing while a graph is captured",
     ),
     CauseKind.FRAGMENTATION: Phrase(
         MEMORY,
-        "memory in pieces",
+        "fragmented memory",
         because="Enough memory was free, in holes that were too small",
         which="whose free memory was in holes",
         fault="the lines whose blocks keep the holes apart",
@@ -271,8 +271,8 @@ PHRASES: Mapping[str, Phrase] = {
     CauseKind.OTHER_PROCESS: Phrase(
         MEMORY,
         "device held by others",
-        because="Others held the memory of the device",
-        which="whose device others held",
+        because="Other processes held the memory of the device",
+        which="whose device memory other processes held",
         fault="another process on the device, or memory outside of the allocator",
     ),
     CauseKind.LEAK: Phrase(
@@ -342,7 +342,7 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.KILLED_CALL: "a death in ",
     EffectKind.OUT_OF_MEMORY: "a failed request for memory ",
     EffectKind.DEVICE_FAULT: "an error of its GPU",
-    EffectKind.NETWORK_EVENT: "what a network adapter said: ",
+    EffectKind.NETWORK_EVENT: "an event of a network adapter: ",
     EffectKind.HUNG_COLLECTIVE: "a hanging collective ",
     EffectKind.USUAL_CALL: "",
     EffectKind.USUAL_GAP: "a gap before ",
@@ -358,13 +358,13 @@ CONTEXTS: Mapping[str, str] = {
 """Contexts in which a thread was off the CPU."""
 
 THREAD_STATES: Mapping[str, str] = {
-    ThreadState.RUN_QUEUE: "run queue: it could have run",
+    ThreadState.RUN_QUEUE: "waited for a CPU",
     ThreadState.BLOCKED: "blocked",
 }
 OWN_STOP = "stopped by otel-gpu, while it placed its probes"
 """The words for ``BLOCKED`` when the capture itself is the reason."""
-LOST_CPU = "run queue: its CPU was taken from it"
-"""The words for ``RUN_QUEUE`` of a thread whose CPU was taken."""
+LOST_CPU = "waited for a CPU: its own was taken"
+"""The words for ``RUN_QUEUE`` of a preempted thread."""
 
 VERDICTS: Mapping[str, str] = {
     Bound.GPU: "Most of its time it waited for the GPU.",

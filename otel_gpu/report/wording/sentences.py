@@ -148,7 +148,7 @@ def sentence_of(incident: Incident) -> Sentence:
     if any(one.effect.kind == EffectKind.NETWORK_EVENT for one in incident.chains):
         return ("A network adapter, or a queue of it, failed",)
     if not incident.causes:
-        return ("What this time went to was not seen",)
+        return ("The cause was not seen",)
     return because(incident.causes[0])
 
 

@@ -154,7 +154,7 @@ def segment_table(rows: Sequence[SegmentSize]) -> HtmlTable:
         fields.figure("segments", "segments", fields.in_full),
         fields.figure("reserved", "reserved_bytes", format_size),
         fields.figure("in use", "live_bytes", format_size),
-        fields.figure("can be given back", "whole_free_bytes", format_size),
+        fields.figure("can be released", "whole_free_bytes", format_size),
     )
     return table_of(HtmlTable("Segments by size", columns), rows, most=MOST_HELD)
 

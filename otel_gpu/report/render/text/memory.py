@@ -150,7 +150,7 @@ _SEGMENT_SIZES: tuple[Field, ...] = (
     fields.figure("segments", "segments", fields.in_full),
     fields.figure("reserved", "reserved_bytes", format_size),
     fields.figure("in use", "live_bytes", format_size),
-    fields.figure("can be given back", "whole_free_bytes", format_size),
+    fields.figure("can be released", "whole_free_bytes", format_size),
 )
 _HOLES: tuple[Field, ...] = (
     fields.text("the largest holes: blocks beside them", lambda one: places_text(one.holders)),
@@ -183,7 +183,7 @@ def memory_parts(row: DeviceMemory) -> tuple[tuple[str, int | None], ...]:
         ("freed, waits for a stream", row.pending_bytes or None),
         ("free between blocks (stuck)", row.stuck_bytes),
         ("free, kept by private pools", row.pooled_bytes or None),
-        ("free, can be given back", row.whole_free_bytes),
+        ("free, can be released", row.whole_free_bytes),
         ("free, where is not known", cached),
     )
 

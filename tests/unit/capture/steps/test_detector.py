@@ -260,7 +260,7 @@ def test_a_program_that_tells_its_steps_has_no_found_ones(maps, steps):
 
     assert read(steps) == []
     assert named(steps.take(round_of(1, 2))) == []
-    assert (steps.counts, maps.followed) == ({"told": 1}, {})
+    assert (steps.counts, maps.followed) == ({"reported": 1}, {})
 
 
 def test_iterations_that_are_very_short_are_no_steps(maps, steps):

@@ -98,7 +98,7 @@ def test_another_size_is_not_comparable_and_not_slower(compared, capsys, tmp_pat
     sides = [str(tmp_path / f"{name}.json") for name in "ab"]
     cli.main(["compare", *sides, "--fail-if-slower", "5%"])
     said = capsys.readouterr()
-    assert f"whether it is slower cannot be told: {document['reasons'][0]}" in said.err
+    assert f"whether it is slower is not known: {document['reasons'][0]}" in said.err
     assert "slower:" not in said.out
 
 

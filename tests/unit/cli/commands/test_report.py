@@ -51,7 +51,7 @@ HEADINGS = {
     "gpu-wait": "It waited for the GPU",
     "gpu-backpressure": "The GPU's launch queue was full",
     "first-call": "It was the first use of CUDA: libraries were loaded and contexts made",
-    "allocator-churn": "Device memory was allocated and freed again and again, ever slower",
+    "allocator-churn": "Device memory was allocated and freed many times, ever slower",
     "two-causes": "hog took its CPU away, which was in loop.py:… spin: …",
     "steady-loader": "It waited for data from loader, which was working on a CPU, in loop.py:… compute: …",
     "steady-sleep": "It slept",

@@ -182,7 +182,7 @@ def test_what_an_adapter_says_is_an_incident_of_who_asked():
     assert worst.advice == (ADAPTER_ADVICE,)
     assert [image.pid for image in worst.processes] == [TRAINER.pid]
     assert plain(sentence_of(worst)) == "A network adapter, or a queue of it, failed"
-    assert describe_kind(worst.chains[0].effect) == "network adapter said IBV_EVENT_PORT_ERR"
+    assert describe_kind(worst.chains[0].effect) == "network adapter event IBV_EVENT_PORT_ERR"
 
 
 def test_a_user_of_verbs_is_known_by_its_calls():

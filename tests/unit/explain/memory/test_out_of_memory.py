@@ -126,7 +126,7 @@ def test_where_no_block_is_in_the_way_it_is_no_fragmentation():
     assert failure.cause == CauseKind.KEPT_CACHE
     assert failure.pins == ()
     (advice,) = advise(failure)
-    assert advice.startswith("545 MB is free and was not given back")
+    assert advice.startswith("545 MB is free and was not released")
     assert "private pools" in advice
 
 

@@ -219,7 +219,7 @@ def test_calls_that_cost_time_are_alarms_with_their_numbers():
     assert alarm.startswith(
         "50 calls from train.py:74 step took 1 s, 20 ms on average and at most 20"
     )
-    assert "empty_cache() in train.py:74 step: 50 segments that it gave back" in advice
+    assert "empty_cache() in train.py:74 step: 50 segments that it released" in advice
 
 
 def test_what_is_freed_past_the_allocator_has_no_advice_of_its_own():

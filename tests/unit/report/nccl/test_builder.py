@@ -195,7 +195,7 @@ def test_what_is_not_known_is_said():
 
     assert "12 collectives became part of graphs" in notes
     assert "1 communicator had been made before the capture began" in notes
-    assert "bandwidths are at least what is said" in notes
+    assert "bandwidths are lower bounds" in notes
     assert make_document(made)["communicators"][0]["id"] is None
 
 

@@ -78,7 +78,7 @@ def test_a_cause_is_told_to_its_end(told, sentence):
             cause("lock", OWN, via=(cause("sleep", OWN),)),
             "saver (42/43), which chose to sleep",
         ),
-        (cause("gpu_wait"), "nobody on the host: the device was busy"),
+        (cause("gpu_wait"), "no program on the host: the device was busy"),
         (cause("ipc"), "not known: the sender was not seen"),
         (cause("<b>", HOG), "not known"),
     ],

@@ -115,7 +115,7 @@ def test_what_cannot_be_said_is_not_said(page):
     made = page(trace(events))
 
     heading = Seen(re.search("<h1>.*?</h1>", made)[0]).text
-    assert heading == "What bounds device 0 cannot be said"
+    assert heading == "What bounds device 0 is not known"
     assert (
         "What the trace cannot say nothing was recorded of what 8 of 10 launches did"
         in Seen(made).text

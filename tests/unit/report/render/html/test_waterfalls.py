@@ -68,7 +68,7 @@ def test_offsets_are_told_to_the_microsecond():
         in text
     )
     assert text.endswith(
-        "pt_data_worker (42/43), meanwhile waited for a CPU cc1plus (900/901) had the CPU "
+        "pt_data_worker (42/43), at the same time waited for a CPU cc1plus (900/901) had the CPU "
         "+8,000 µs 500 µs Not explained: 2 ms."
     )
 

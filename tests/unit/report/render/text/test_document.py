@@ -263,7 +263,7 @@ def test_tables_tell_calls_times_and_culprits():
     ]
     assert cells("Off the CPU") == [
         "between calls blocked: ipc 50 ms 2 25 ms",
-        "between calls run queue: it could have run 30 ms 3 10 ms",
+        "between calls waited for a CPU 30 ms 3 10 ms",
     ]
     assert cells("Who kept them waiting") == [
         "cc1plus (900/901) preemption 21 ms 3",
