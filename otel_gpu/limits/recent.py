@@ -128,7 +128,7 @@ class GroupedRecent(Generic[_Group, _Key, _Value]):
         self._entries[key] = value
 
     def get(self, key: tuple[_Group, _Key]) -> _Value | None:
-        """Return the value of a key, or None; this is no use."""
+        """Return the value of a key, or None; this does not count as a use."""
         return self._entries.get(key)
 
     def discard(self, key: tuple[_Group, _Key]) -> None:

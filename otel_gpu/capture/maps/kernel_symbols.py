@@ -36,7 +36,7 @@ class KernelSymbols:
         # Ascending, from a base: 4 bytes each where the kernel and its modules are within 4 GiB.
         self._addresses: array[int] | None = None
         self._base = 0
-        # Names in file order. The table is nearly in ascending order, so runs of it say where each is:
+        # Names in file order. The table is nearly in ascending order, so runs of it show where each is:
         # where they begin among the addresses, and in the file.
         self._names: list[bytes] = []
         self._begins, self._positions = array("I"), array("I")
