@@ -147,9 +147,7 @@ class FlightRecorderCapture:
             )
         if any(dump.is_cut for dump in self._dumps.values()):
             yield "A Flight Recorder keeps the latest entries: counts and bytes are of those."
-        yield (
-            "The ranks of this host are those whose dumps were read, wherever they ran."
-        )
+        yield "The ranks of this host are those whose dumps were read, wherever they ran."
         yield (
             "How long collectives are pending is known until the files were written; of files that "
             "were copied later, up to the timeout of the collectives, for which dumps are made. The "
