@@ -224,7 +224,7 @@ class Collector:
             off_cpu=tuple(
                 off_cpu_rows(one for one in chosen if key_of(one.process) not in transient)
             ),
-            slots=tuple(self._buckets.rows(programs, end_unix_ns, self._interval_ns())),
+            time_buckets=tuple(self._buckets.rows(programs, end_unix_ns, self._interval_ns())),
             load=self._pressure.load(),
             losses=self._agent.losses(self._rejected),
             notes=(

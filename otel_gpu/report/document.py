@@ -309,7 +309,7 @@ class Document(NamedTuple):
         culprit_times: How much time each culprit cost each process, over all chains, the most
             first.
         off_cpu: Time that threads did not run, by reason; that of launching threads first.
-        slots: Sums over time: of all processes together, then of each. Intervals without a capture
+        time_buckets: Sums over time: of all processes together, then of each. Intervals without a capture
             are in ``uncovered``.
         load: The load that the host reports, which is never a cause; None: it was not read.
         losses: What was not recorded or could not be read, by reason.
@@ -336,7 +336,7 @@ class Document(NamedTuple):
     chains: tuple[Chain, ...] = ()
     culprit_times: tuple[CulpritTime, ...] = ()
     off_cpu: tuple[OffCpu, ...] = ()
-    slots: tuple[TimeBucket, ...] = ()
+    time_buckets: tuple[TimeBucket, ...] = ()
     load: Load | None = None
     losses: Mapping[str, Positive] = {}
     notes: tuple[str, ...] = ()
@@ -382,7 +382,7 @@ class Document(NamedTuple):
 
     def buckets_of(self, process: Program | None) -> list[TimeBucket]:
         """Return the time buckets of one process; None: of all together."""
-        return [bucket for bucket in self.slots if bucket.process is process]
+        return [bucket for bucket in self.time_buckets if bucket.process is process]
 
     def over_time(self, process: Program | None) -> list[TimeBucket | Window]:
         """
@@ -423,7 +423,7 @@ class Document(NamedTuple):
             culprit_times=tuple(filter(is_its, self.culprit_times)),
             off_cpu=tuple(filter(is_its, self.off_cpu)),
             steps=tuple(filter(is_its, self.steps)),
-            slots=tuple(bucket for bucket in self.slots if bucket.process is process),
+            time_buckets=tuple(bucket for bucket in self.time_buckets if bucket.process is process),
             # The process of a memory snapshot is unknown.
             memory=tuple(row for row in self.memory if row.pid in (None, process.pid)),
             communicators=tuple(

@@ -41,7 +41,7 @@ from otel_gpu.report.json_types import (
 )
 from otel_gpu.report.memory.snapshot import out_of_memory
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 def make_document(document: Document) -> dict[str, Any]:

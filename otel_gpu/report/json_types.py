@@ -174,8 +174,8 @@ class StackKey(TypedDict, total=False):
     stack: Hex64
 
 
-KEYS: Mapping[str, str] = {"size_bytes": "bytes", "culprit_times": "blames"}
-"""Names that differ: in Python they have units; the JSON contract is older."""
+KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
+"""Names that differ: in Python they have units."""
 ABSENT_WHEN_EMPTY = frozenset(
     {
         "severity_reason",

@@ -127,7 +127,7 @@ def get_processes(
     lost_ns: Counter[ProcessKey] = Counter()
     for row in document.apis:
         calls[key_of(row.process)] += row.calls
-    for bucket in document.slots:
+    for bucket in document.time_buckets:
         if bucket.process is not None:
             lost_ns[key_of(bucket.process)] += round(bucket.lost_ns)
     processes = {key_of(process.process): process for process in document.processes}

@@ -168,7 +168,7 @@ def _notes(served: ServedDocument) -> Iterator[str]:
 def _in_calls(document: Document) -> list[list[object]]:
     # Time inside outermost calls, of all threads together.
     in_calls_ns: Counter[Program] = Counter()
-    for bucket in document.slots:
+    for bucket in document.time_buckets:
         if bucket.process is not None:
             in_calls_ns[bucket.process] += round(bucket.call_ns)
     ranked = sorted(in_calls_ns.items(), key=lambda item: (-item[1], item[0].pid))

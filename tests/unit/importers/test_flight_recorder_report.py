@@ -156,7 +156,7 @@ def test_all_ranks_that_did_not_call_are_named(report):
     names = [f"rank {rank}" for rank in missing]
     assert names_of(incident["causes"]) == [names]
     assert "not called by ranks 0-7, 9, 11-13" in incident["causes"][0]["resource"]["name"]
-    assert {(row["culprit"]["comm"], row["time_ns"]) for row in made["blames"]} == {
+    assert {(row["culprit"]["comm"], row["time_ns"]) for row in made["culprit_times"]} == {
         (name, incident["causes"][0]["time_ns"] // 2) for name in names
     }
     (one,) = made["communicators"]
@@ -378,7 +378,7 @@ def test_a_store_says_what_the_import_said(tmp_path, capsys, monkeypatch, ranks)
     for part in ("communicators", "incidents", "chains", "stacks", "losses"):
         assert kept[part] == imported[part]
     assert kept["communicators"][0]["ranks"][0]["where"]["function"] == "reduce_gradients"
-    assert kept["blames"] == imported["blames"]
+    assert kept["culprit_times"] == imported["culprit_times"]
 
 
 def test_assistants_are_told_of_all_ranks(tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ def test_every_call_of_every_process_is_in_a_report(storm, capsys, since_s, proc
     each = LAST.counted * len(APIS)
     assert sum(row["calls"] for row in document["apis"]) == processes * each
     assert sum(row["sum_ns"] for row in document["apis"]) == processes * len(APIS) * LAST.sum
-    of_all = [slot["calls"] for slot in document["slots"] if slot["process"] is None]
+    of_all = [slot["calls"] for slot in document["time_buckets"] if slot["process"] is None]
     assert sum(of_all) == pytest.approx(processes * each)
     assert sum(row["time_ns"] for row in document["off_cpu"]) == processes * 10 * MS
     crowds = [row for row in document["processes"] if row["pid"] == 0]

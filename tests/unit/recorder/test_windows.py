@@ -260,7 +260,7 @@ def test_captures_that_were_written_in_any_order_of_time_are_all_there(tmp_path,
     about = Window(window[0] if window else span.before_unix_ns, T0 + 900 * SECOND)
     document = report_of(found, about)
     assert {row["pid"]: row["calls"] for row in document["apis"]} == dict.fromkeys((1, 2, 3), 53)
-    assert {row["pid"] for row in document["slots"] if row["process"]} == {1, 2, 3}
+    assert {row["pid"] for row in document["time_buckets"] if row["process"]} == {1, 2, 3}
 
 
 def test_of_a_capture_whose_begin_was_removed_nothing_is_told_before_its_oldest_chunk(tmp_path):
@@ -286,7 +286,7 @@ def test_of_a_capture_whose_begin_was_removed_nothing_is_told_before_its_oldest_
 
     missing = (begin - T0) // SECOND - 1
     assert {row["pid"]: row["calls"] for row in document["apis"]} == {7: 3, 42: 10 * (59 - missing)}
-    shown = [row for row in document["slots"] if row["process"] is None]
+    shown = [row for row in document["time_buckets"] if row["process"] is None]
     assert sum(row["calls"] for row in shown) == pytest.approx(3 + 10 * (59 - missing))
     assert document["uncovered"] == [{"start_unix_ns": T0 - 499 * SECOND, "end_unix_ns": begin - 1}]
 

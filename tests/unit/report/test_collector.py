@@ -343,7 +343,7 @@ def test_what_a_process_was_before_its_exec_is_left_out():
 
     assert report.programs == (TRAINER,)
     assert [row.process for row in report.off_cpu] == [TRAINER]
-    assert {slot.process for slot in report.slots} == {None, TRAINER}
+    assert {slot.process for slot in report.time_buckets} == {None, TRAINER}
 
 
 def test_its_last_figures_may_come_after_the_exec():
@@ -534,7 +534,7 @@ def test_a_call_that_hung_and_returned_lost_its_time_once():
     report = report_of(capture(), counters(4), explainer=explainer)
 
     assert {chain.id for chain in report.chains} == {"h", "s"}
-    lost_ns = sum(slot.lost_ns for slot in report.slots if slot.process is None)
+    lost_ns = sum(slot.lost_ns for slot in report.time_buckets if slot.process is None)
     assert lost_ns == pytest.approx(slow.effect.excess_ns)
 
 
@@ -574,7 +574,10 @@ def test_slots_follow_the_counters():
         explainer=explainer,
     )
 
-    rows = {process: [s for s in report.slots if s.process is process] for process in (None, OTHER)}
+    rows = {
+        process: [s for s in report.time_buckets if s.process is process]
+        for process in (None, OTHER)
+    }
     assert [round(slot.calls, 6) for slot in rows[None]] == [15, 30]
     assert [round(slot.allocate_calls, 6) for slot in rows[OTHER]] == [5, 0]
     assert [slot.lost_ns for slot in rows[None]] == [0, 10 * MS - 4_000]

@@ -283,8 +283,8 @@ def test_rows_name_their_process():
 
     assert [(row["pid"], row["process"]) for row in document["off_cpu"]] == [(42, "42-1")]
     assert {(row["context"], row["state"]) for row in document["off_cpu"]} == {("gap", "run_queue")}
-    assert document["slots"][0]["process"] is None
-    assert {row["process"] for row in document["slots"][1:]} == {None, "42-1"}
+    assert document["time_buckets"][0]["process"] is None
+    assert {row["process"] for row in document["time_buckets"][1:]} == {None, "42-1"}
 
 
 def test_a_long_name_is_whole_in_the_document():

@@ -76,7 +76,7 @@ def test_the_busiest_are_named_and_the_others_are_one_row():
     assert sum(row.errors for row in report.apis) == 41
     assert sum(row.time_ns for row in report.off_cpu) == 41 * 9 * MS
     assert sum(row.allocations for row in report.balances) == 41 * CALLS
-    of_all = [slot for slot in report.slots if slot.process is None]
+    of_all = [slot for slot in report.time_buckets if slot.process is None]
     assert sum(slot.calls for slot in of_all) == pytest.approx(41 * (CALLS + 1))
     (malloc,) = [
         row

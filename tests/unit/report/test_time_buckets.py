@@ -213,7 +213,7 @@ def test_buckets_add_up_to_the_counts_and_lie_where_captures_were(captures, name
         shown = document.buckets_of(process)
         assert sum(row.calls for row in shown) == pytest.approx(made, abs=1e-3)
     covered = [(T0 + start * MS, T0 + end * MS) for start, end in times]
-    for row in document.slots:
+    for row in document.time_buckets:
         inside = sorted(
             (max(start, row.start_unix_ns), min(end, row.end_unix_ns))
             for start, end in covered

@@ -53,12 +53,12 @@ def test_json_names_it_and_has_no_slot_there(store, capsys):
     document = json.loads(capsys.readouterr().out)
     (gap,) = document["uncovered"]
     assert (gap["start_unix_ns"], gap["end_unix_ns"]) == (T0 + 6 * SECOND, T0 + 51 * SECOND)
-    for slot in document["slots"]:
+    for slot in document["time_buckets"]:
         assert (
             slot["end_unix_ns"] <= gap["start_unix_ns"]
             or gap["end_unix_ns"] <= slot["start_unix_ns"]
         )
-    shown = [slot["calls"] for slot in document["slots"] if slot["process"] is None]
+    shown = [slot["calls"] for slot in document["time_buckets"] if slot["process"] is None]
     assert sum(shown) == pytest.approx(1_200)
 
 
