@@ -158,7 +158,7 @@ def _of_devices(document: Document) -> Headline:
     if worst.useful is None:
         why = "; ".join(worst.gate[:1])
         lines = (HeadlineLine("Why", (why,)),) if why else ()
-        return Headline((f"What bounds {name_of_device(worst)} cannot be said",), lines=lines)
+        return Headline((f"What bounds {name_of_device(worst)} is not known",), lines=lines)
     among = len(document.devices)
     which = f", the least of {among:,} devices" if among > 1 else ""
     title = f"{worst.verdict}: {name_of_device(worst)} computed {format_share(worst.useful)} of the time{which}"
