@@ -26,6 +26,7 @@ from otel_gpu.report.document import (
     Program,
     stack_of_cause,
 )
+from otel_gpu.report.headline import headline_of
 from otel_gpu.report.json_types import (
     ABSENT_WHEN_EMPTY,
     BY_ID,
@@ -33,6 +34,7 @@ from otel_gpu.report.json_types import (
     LEFT_OUT,
     MAX_FRAMES,
     MAX_LINES,
+    AnswerForm,
     FrameForm,
     LineForm,
     LineKeys,
@@ -40,6 +42,7 @@ from otel_gpu.report.json_types import (
     WhereForm,
 )
 from otel_gpu.report.memory.snapshot import out_of_memory
+from otel_gpu.report.wording.sentences import plain
 
 SCHEMA_VERSION: Final = 3
 
@@ -50,6 +53,7 @@ def make_document(document: Document) -> dict[str, Any]:
     listed = {chain.id for chain in document.chains}
     written = {
         "schema_version": SCHEMA_VERSION,
+        "answer": answer_form(document),
         **_record(document),
         "chains": [_record(chain) for chain in document.chains],
         "examples": [_record(chain) for chain in document.examples],
@@ -82,6 +86,19 @@ def _escape(line: str) -> str:
 def process_id(process: Program) -> str:
     """Return the id of a program: two programs under one pid differ."""
     return f"{process.pid}-{process.program_ktime_ns}"
+
+
+def answer_form(document: Document) -> AnswerForm:
+    """Return the answer that reports begin with, as plain text."""
+    headline = headline_of(document)
+    written: AnswerForm = {
+        "title": plain(headline.title),
+        "loss": plain(headline.loss),
+        "lines": [{"label": line.label, "text": plain(line.sentence)} for line in headline.lines],
+    }
+    if headline.incident:
+        written["incident"] = headline.incident.id
+    return written
 
 
 def stack_form(stack: CallStack) -> StackForm:

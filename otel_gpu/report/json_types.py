@@ -144,12 +144,43 @@ class StackForm(TypedDict):
     place: NotRequired[FrameForm]
 
 
+class AnswerLineForm(TypedDict):
+    """
+    One part of the answer.
+
+    Attributes:
+        label: The question that it answers: whose fault, where, what to do, or which verdict.
+        text: The answer, in a sentence.
+    """
+
+    label: NonEmpty
+    text: str
+
+
+class AnswerForm(TypedDict):
+    """
+    The answer that reports begin with.
+
+    Attributes:
+        title: What happened.
+        loss: Which program lost how much time; empty: none did.
+        lines: The details, the most important ones first.
+        incident: The id of the incident that it is about; absent: it is about none.
+    """
+
+    title: NonEmpty
+    loss: str
+    lines: list[AnswerLineForm]
+    incident: NotRequired[NonEmpty]
+
+
 class DocumentKeys(TypedDict):
     """
     Keys of a document that ``Document`` lacks.
 
     Attributes:
         schema_version: It grows when a key is removed or changes its meaning.
+        answer: What happened, and what to do.
         examples: Calls and gaps that took no longer than usual, and show a chronic incident. They
             are in no sum.
         evidence: The measured intervals that causes refer to, by id.
@@ -157,6 +188,7 @@ class DocumentKeys(TypedDict):
     """
 
     schema_version: int
+    answer: AnswerForm
     examples: list[Chain]
     evidence: Mapping[NonEmpty, Evidence]
     stacks: NotRequired[Annotated[Mapping[Hex64, StackForm], Meta(min_length=1)]]

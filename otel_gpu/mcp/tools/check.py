@@ -10,6 +10,7 @@ from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.tool import Answer, fields_of, since, tool
 from otel_gpu.report.document import Document, ProcessKey, ProcessReport, key_of
 from otel_gpu.report.health import Health
+from otel_gpu.report.json_form import answer_form
 from otel_gpu.report.render.text.tables import load_lines
 from otel_gpu.wire.bodies import CaptureFacts, ProbedLibrary
 
@@ -22,13 +23,14 @@ _COMMAND = 300
 @tool("Health of the capture")
 def get_check(capture: ServedCapture, served: ServedDocument) -> Answer:
     """
-    How far the capture can be trusted; read this first. What was lost, what is not known, how many
+    The answer in short, and how far the capture can be trusted; read this first. What was lost, what is not known, how many
     calls were counted and how many recorded individually, which libraries have probes, what the
     agent itself cost, and the load of the host, which is context and never a cause.
     """
     document, health = served.document, served.health
     return {
         "kind": capture.kind,
+        "answer": answer_form(document),
         # Without counters of losses the answer is unknown.
         "nothing_was_lost": False
         if document.losses or served.error
