@@ -183,7 +183,7 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
             OffCpu(process, "other", "blocked", name, 5, 1),
             OffCpu(process, "9", "run_queue", "", 5, 0),
         ),
-        slots=tuple(slots),
+        time_buckets=tuple(slots),
         load=Load(1.5, 2, {name: 0.5}, 3, 0, (Throttled(name, 5, 1, 2),)),
         losses={name: 3},
         notes=(name, f"{name} again"),

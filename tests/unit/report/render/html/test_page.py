@@ -166,7 +166,7 @@ def test_parts_that_have_nothing_are_left_out():
     """An empty capture has a page."""
     empty = report_named("x")._replace(
         processes=(), apis=(), balances=(), incidents=(), chains=(), culprit_times=(),
-        off_cpu=(), slots=(), load=None, losses={}, notes=(),
+        off_cpu=(), time_buckets=(), load=None, losses={}, notes=(),
     )  # fmt: skip
 
     seen = Seen(make_page(empty))

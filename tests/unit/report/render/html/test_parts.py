@@ -228,7 +228,7 @@ def slot(number, **values):
 def test_charts_are_to_scale():
     """A share is drawn against the whole of the time, a rate against the largest."""
     slots = (slot(0, calls=100), slot(1, calls=50, lost_ns=SECOND // 4))
-    report = report_named("x")._replace(slots=slots, incidents=(), processes=())
+    report = report_named("x")._replace(time_buckets=slots, incidents=(), processes=())
 
     markup = part("time_part", report)
 
