@@ -21,6 +21,7 @@ from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.event_timeline import EventTimeline
+from otel_gpu.wire.bodies import ResourceKind
 
 # By what a thread was blocked on (enrich/waits/reasons.py).
 _BY_THREADS = frozenset(
@@ -39,7 +40,7 @@ _BY_DEVICES = frozenset(
     }
 )
 
-_LOCAL = frozenset({"pipe", "unix", "eventfd"})
+_LOCAL = frozenset({ResourceKind.PIPE, ResourceKind.UNIX, ResourceKind.EVENTFD})
 
 # Waits for data share one reason; their kernel functions show what can end them.
 _PIPES_AND_QUEUES = re.compile(

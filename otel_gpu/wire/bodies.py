@@ -7,6 +7,7 @@ missing. One that becomes an event is a ``Struct``.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, Final, Literal, NotRequired, Required, TypedDict
 
 from msgspec import Meta, Struct, ValidationError
@@ -230,11 +231,26 @@ class HostLoad(TypedDict, total=False):
     truncated: bool
 
 
+class ResourceKind(StrEnum):
+    """What a thread waited for."""
+
+    FILE = "file"
+    DEVICE = "device"
+    TCP = "tcp"
+    UDP = "udp"
+    UNIX = "unix"
+    PIPE = "pipe"
+    EVENTFD = "eventfd"
+    OTHER = "other"
+    COLLECTIVE = "collective"
+    """Its name is a text of ours; no record has it."""
+
+
 class ResourceFacts(TypedDict, total=False):
     """What is behind a file descriptor that a thread waited for."""
 
     resource: Required[Annotated[int, Meta(ge=1, le=UINT32_MAX)]]
-    kind: Required[Literal["file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other"]]
+    kind: Required[ResourceKind]
     name: str
     file_system: str
     mount: str
@@ -325,6 +341,11 @@ def _check_library(body: ProbedLibrary) -> None:
     check_uint64("device or inode", body.get("device", 0), body.get("inode", 0))
 
 
+def _check_resource(body: ResourceFacts) -> None:
+    if body["kind"] is ResourceKind.COLLECTIVE:
+        raise ValidationError(f"kind: expected that of a file descriptor, got {body['kind']}")
+
+
 def _check_memory_map(body: MemoryMapFacts) -> None:
     for row in (*body["segments"], *body["blocks"]):
         check_uint64("address or stack", *row)
@@ -335,7 +356,7 @@ PROCESS: Final = BodyType(ProcessFacts)
 PROBES: Final = BodyType(ProbedLibrary, _check_library)
 STATUS: Final = BodyType(AgentStatus)
 PRESSURE: Final = BodyType(HostLoad)
-RESOURCE: Final = BodyType(ResourceFacts)
+RESOURCE: Final = BodyType(ResourceFacts, _check_resource)
 MEMORY_MAP: Final = BodyType(MemoryMapFacts, _check_memory_map)
 KERNEL_STACK: Final = BodyType(KernelStackBody)
 USER_STACK: Final = BodyType(UserStackBody)

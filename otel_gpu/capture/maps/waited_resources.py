@@ -17,12 +17,13 @@ from otel_gpu.procfs.sockets import (
     listening_ports,
 )
 from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.bodies import ResourceKind
 
 MAX_DESCRIBED: Final = 8192
 """How many described resources are remembered; the least recently used is described again."""
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DATAGRAM = 1, 2
-_INTERNET_KINDS: Mapping[int, str] = {_STREAM: "tcp", _DATAGRAM: "udp"}
+_INTERNET_KINDS = {_STREAM: ResourceKind.TCP, _DATAGRAM: ResourceKind.UDP}
 _IPV4_BYTES = 4
 
 
@@ -83,8 +84,8 @@ class ResourceMaps:
                 return self._describe_connection(fields)
             case number if number == _UNIX:
                 peers = self._others(fields["peer_inode"], fields["pid"])
-                return {"kind": "unix", "name": _text(fields["path"]), "peers": peers}
-        return {"kind": "other"}
+                return {"kind": ResourceKind.UNIX, "name": _text(fields["path"]), "peers": peers}
+        return {"kind": ResourceKind.OTHER}
 
     def _describe_file(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         name, inode = _text(fields["path"]), fields["inode"]
@@ -93,14 +94,18 @@ class ResourceMaps:
             case stat.S_IFIFO:
                 # An unnamed pipe is on a file system without a root.
                 name = "" if file_system == "pipefs" else name
-                return {"kind": "pipe", "name": name, "peers": self._others(inode, fields["pid"])}
+                return {
+                    "kind": ResourceKind.PIPE,
+                    "name": name,
+                    "peers": self._others(inode, fields["pid"]),
+                }
             case stat.S_IFCHR | stat.S_IFBLK:
-                return {"kind": "device", "name": name}
+                return {"kind": ResourceKind.DEVICE, "name": name}
             case stat.S_IFREG | stat.S_IFDIR:
                 mount = find_mount(fields["pid"], fields["identity.device"], name)
                 if mount is not None:
                     return {
-                        "kind": "file",
+                        "kind": ResourceKind.FILE,
                         "name": name,
                         "file_system": mount.file_system,
                         "mount": mount.point,
@@ -110,18 +115,20 @@ class ResourceMaps:
                 file_system += f".{subtype}" if subtype else ""
                 remote = is_remote(file_system)
                 return {
-                    "kind": "file",
+                    "kind": ResourceKind.FILE,
                     "name": name,
                     "file_system": file_system,
                     "is_remote": remote,
                 }
         # Anonymous inodes: [eventfd], [io_uring].
         name = name.removeprefix("/")
-        return {"kind": "eventfd" if name == "[eventfd]" else "other", "name": name}
+        is_eventfd = name == "[eventfd]"
+        kind = ResourceKind.EVENTFD if is_eventfd else ResourceKind.OTHER
+        return {"kind": kind, "name": name}
 
     def _describe_connection(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         pid, family = fields["pid"], fields["identity.family"]
-        kind = _INTERNET_KINDS.get(fields["identity.socket_type"], "other")
+        kind = _INTERNET_KINDS.get(fields["identity.socket_type"], ResourceKind.OTHER)
         size = _IPV4_BYTES if family == _INET else wire.ADDRESS_BYTES
         remote = Endpoint(
             address_text(fields["identity.remote_address"][:size]), fields["identity.remote_port"]
@@ -134,7 +141,7 @@ class ResourceMaps:
         if not remote.port:
             return described | {"name": str(local), "is_incoming": True}
         described |= {"name": str(remote), "retransmits": fields["retransmits"]}
-        if kind == "tcp":
+        if kind == ResourceKind.TCP:
             described["is_incoming"] = local.port in listening_ports(pid)
             if not described["is_remote"]:
                 described["peers"] = self._others(find_inode(pid, remote, local), pid)

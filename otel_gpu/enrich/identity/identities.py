@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from otel_gpu.formatting.field_types import Signed, one_of
+from otel_gpu.formatting.field_types import Signed
 from otel_gpu.limits.caches import shared
+from otel_gpu.wire.bodies import ResourceKind
 from otel_gpu.wire.frames import Frame, PythonStatus, UnwindMethod
-
-_RESOURCES = ("file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other", "collective")
 
 
 @shared
@@ -111,7 +110,6 @@ class Resource(NamedTuple):
     What a thread waited for, in a system call about a file descriptor.
 
     Attributes:
-        kind: Of a cause also ``collective``.
         name: A path, or an address and port: of the peer, or of the listening end; of a collective
             what was waited for, in words. Empty: not known, or many, such as all files of a file
             system.
@@ -123,7 +121,7 @@ class Resource(NamedTuple):
         source: What is mounted: a device, or ``host:/folder``; else empty.
     """
 
-    kind: Annotated[str, one_of(_RESOURCES)]
+    kind: ResourceKind
     name: str
     file_system: str = ""
     mount: str = ""
@@ -135,7 +133,11 @@ class Resource(NamedTuple):
     @property
     def is_network(self) -> bool:
         """Whether it is a connection that this host made to another one."""
-        return self.is_remote and not self.is_incoming and self.kind in ("tcp", "udp")
+        return (
+            self.is_remote
+            and not self.is_incoming
+            and self.kind in (ResourceKind.TCP, ResourceKind.UDP)
+        )
 
 
 class Culprit(NamedTuple):

@@ -44,6 +44,7 @@ from otel_gpu.explain.wakers import waker_of
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.cpu_samples import AT_WORK
+from otel_gpu.wire.bodies import ResourceKind
 
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
 NOT_FOLLOWED = "What it did in this time was not seen."
@@ -66,7 +67,7 @@ _OPEN: Mapping[TimeState, CauseKind] = {
     TimeState.IO: CauseKind.IO,
     TimeState.SLEEP: CauseKind.SLEEP,
 }
-_OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
+_OF_CLIENTS = frozenset({ResourceKind.TCP, ResourceKind.UDP, ResourceKind.UNIX})
 
 Resources = Mapping[tuple[int, WaitReason], Resource]
 """What the threads of a process mostly wait for, by its pid and the reason of the wait."""

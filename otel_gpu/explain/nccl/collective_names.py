@@ -15,8 +15,6 @@ from otel_gpu.wire.communicators import (
     Signature,
 )
 
-RESOURCE = "collective"
-"""The kind of a resource that is a collective; its name is a text of ours."""
 _MOST_RANKS = 8
 _MOST_PAIRS = 4
 _STUCK = "the device or the network hangs"

@@ -27,7 +27,6 @@ from otel_gpu.explain.chains import Culprit, Effect, Evidence
 from otel_gpu.explain.event_timeline import EventTimeline
 from otel_gpu.explain.kinds import CauseKind, EffectKind, EvidenceKind
 from otel_gpu.explain.nccl.collective_names import (
-    RESOURCE,
     late_name,
     operation_name,
     standing_text,
@@ -38,6 +37,7 @@ from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.nccl.rank_positions import RankState, Standing
+from otel_gpu.wire.bodies import ResourceKind
 
 # The last rank can have queued its part some time before its call returned.
 _SLACK_NS = 1_000_000
@@ -222,7 +222,7 @@ class Collectives:
             start_ktime_ns=start,
             end_ktime_ns=end,
             culprits=culprits,
-            resource=Resource(RESOURCE, name),
+            resource=Resource(ResourceKind.COLLECTIVE, name),
             evidence=evidence,
         )
 

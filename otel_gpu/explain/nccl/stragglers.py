@@ -16,12 +16,13 @@ from otel_gpu.explain.accounting.time_tree import Resources, grow
 from otel_gpu.explain.chains import Cause, Culprit
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.kinds import CauseKind, Severity, TimeState
-from otel_gpu.explain.nccl.collective_names import RESOURCE, late_name
+from otel_gpu.explain.nccl.collective_names import late_name
 from otel_gpu.explain.ranking import CauseSums, rank, scaled
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import fault_ns
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.nccl.communicators import CommunicatorStates, Lags
+from otel_gpu.wire.bodies import ResourceKind
 
 _MAX_CAUSES = 32
 
@@ -135,7 +136,7 @@ def _waits(
             culprit=culprit,
             evidence=(),
             via=via,
-            resource=Resource(RESOURCE, late_name(*which)),
+            resource=Resource(ResourceKind.COLLECTIVE, late_name(*which)),
         )
 
 

@@ -6,11 +6,11 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain.kinds import EffectKind
-from otel_gpu.explain.nccl import collective_names
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.measures import switch_attributes
 from otel_gpu.export.spans.finished import Attributes, AttributeValue
 from otel_gpu.wire.blocks import OutOfMemory
+from otel_gpu.wire.bodies import ResourceKind
 from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
@@ -27,8 +27,8 @@ _INT64_LIMIT = 1 << 63
 _WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
 Pairs = list[tuple[str, AttributeValue]]
-_TRANSPORTS = frozenset({"tcp", "udp", "unix", "pipe"})
-_WITH_PORT = frozenset({"tcp", "udp"})
+_WITH_PORT = frozenset({ResourceKind.TCP, ResourceKind.UDP})
+_TRANSPORTS = _WITH_PORT | {ResourceKind.UNIX, ResourceKind.PIPE}
 
 
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
@@ -110,7 +110,7 @@ def add_resource(pairs: Pairs, resource: Resource) -> None:
             pairs.append((semconv.NETWORK_PEER_ADDRESS, address.strip("[]")))
             if port.isdecimal():
                 pairs.append((semconv.NETWORK_PEER_PORT, int(port)))
-    elif kind == collective_names.RESOURCE:
+    elif kind == ResourceKind.COLLECTIVE:
         pairs.append((semconv.OTEL_GPU_RESOURCE_NAME, name))
     elif name:
         pairs.append((semconv.FILE_PATH, name))

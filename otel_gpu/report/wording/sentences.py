@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from otel_gpu.explain.nccl import collective_names
 from otel_gpu.report.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.report.document import (
     COLLECTIVE,
@@ -41,6 +40,7 @@ from otel_gpu.report.wording.formats import (
     process_name,
 )
 from otel_gpu.report.wording.phrases import COUNTED, IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
+from otel_gpu.wire.bodies import ResourceKind
 
 _MOST_KINDS = 4
 _MOST_CULPRITS = 4
@@ -299,7 +299,7 @@ def lines_of(cause: Cause) -> Sentence:
 def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else counts_of(cause)
     name = describe_trouble(cause.trouble) if cause.trouble else name
-    is_ours = cause.resource is not None and cause.resource.kind == collective_names.RESOURCE
+    is_ours = cause.resource is not None and cause.resource.kind == ResourceKind.COLLECTIVE
     parts: Sentence = (": ", name if is_ours else Name(name)) if name else ()
     return (*parts, *lines_of(cause))
 
