@@ -10,7 +10,15 @@ from typing import Any
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.files import safe_files
-from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option
+from otel_gpu.options import (
+    ENVIRONMENT_PREFIX,
+    OPTIONS,
+    SECTIONS,
+    BucketLayout,
+    Config,
+    Option,
+    ValueKind,
+)
 
 __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
@@ -21,11 +29,11 @@ _MAX_FILE_BYTES = 1 << 20
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
 # Parsers of variables by the kind of option; other kinds are text.
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "integer": int,
-    "number": float,
-    "list of numbers": lambda text: [float(part) for part in text.split(",")],
-    "true or false": lambda text: {"true": True, "false": False}[text.strip().lower()],
+_PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
+    ValueKind.INTEGER: int,
+    ValueKind.NUMBER: float,
+    ValueKind.NUMBERS: lambda text: [float(part) for part in text.split(",")],
+    ValueKind.BOOLEAN: lambda text: {"true": True, "false": False}[text.strip().lower()],
 }
 
 _logger = logging.getLogger(__name__)
@@ -123,11 +131,11 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
     if value is None and option.optional:
         return None
     match option.kind:
-        case "text":
+        case ValueKind.TEXT:
             good = isinstance(value, str) and bool(value)
-        case "true or false":
+        case ValueKind.BOOLEAN:
             good = isinstance(value, bool)
-        case "list of numbers":
+        case ValueKind.NUMBERS:
             good = isinstance(value, list | tuple)
             good = good and all(_is_number(item, float, option) for item in value)
         case _:
@@ -137,9 +145,11 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
         raise ConfigError(
             f"{where}: must be {_expected(option)}, not {_brief.repr(value)}", hint=hint
         )
-    if option.kind == "number":
+    if option.choices:
+        value = type(option.default)(value)
+    elif option.kind == ValueKind.NUMBER:
         value = float(value)
-    elif option.kind == "list of numbers":
+    elif option.kind == ValueKind.NUMBERS:
         value = tuple(map(float, value))
     if option.check and (problem := option.check(value)):
         raise ConfigError(f"{where}: {problem} ({_brief.repr(value)})")
@@ -158,7 +168,8 @@ def _is_number(value: Any, kind: type, option: Option) -> bool:  # noqa: ANN401 
 def _expected(option: Option) -> str:
     if option.choices:
         return "one of " + ", ".join(option.choices)
-    article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
+    articles = {ValueKind.INTEGER: "an ", ValueKind.NUMBER: "a ", ValueKind.NUMBERS: "a "}
+    article = articles.get(option.kind, "")
     text = article + option.kind
     if option.bounds is not None:
         text += " from {:.15g} to {:.15g}".format(*option.bounds)
@@ -168,7 +179,7 @@ def _expected(option: Option) -> str:
 def _check_together(config: Config) -> None:
     histograms = config.histograms
     for name in ("duration_bounds_s", "size_bounds_bytes"):
-        if getattr(histograms, name) and histograms.layout != "explicit":
+        if getattr(histograms, name) and histograms.layout != BucketLayout.EXPLICIT:
             hint = "set histograms.layout to explicit, or leave the bounds out"
             layout = f"histograms.layout is {histograms.layout}"
             raise ConfigError(f"histograms.{name} is set, but {layout}", hint=hint)

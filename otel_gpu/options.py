@@ -10,6 +10,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from otel_gpu import wire
@@ -17,6 +18,89 @@ from otel_gpu import wire
 ENVIRONMENT_PREFIX = "OTEL_GPU_"
 
 _Value = TypeVar("_Value")
+
+
+class Loader(StrEnum):
+    """Values of ``capture.loader``."""
+
+    AUTO = "auto"
+    LIBBPF = "libbpf"
+    BCC = "bcc"
+
+
+class ReadVariables(StrEnum):
+    """Values of ``capture.environment``."""
+
+    ALL = "all"
+    OTEL = "otel"
+    NONE = "none"
+
+
+class ForeignProbes(StrEnum):
+    """Values of ``capture.foreign_probes``."""
+
+    SAFE = "safe"
+    ALL = "all"
+
+
+class SpansMode(StrEnum):
+    """Values of ``spans.mode``."""
+
+    CHOSEN = "chosen"
+    FULL = "full"
+    NONE = "none"
+
+
+class StacksMode(StrEnum):
+    """Values of ``stacks.mode``."""
+
+    EVENT = "event"
+    ATTRIBUTE = "attribute"
+    LOG = "log"
+    NONE = "none"
+
+
+class BlocksMode(StrEnum):
+    """Values of ``memory.blocks``."""
+
+    OFF = "off"
+    TOTALS = "totals"
+    LARGE = "large"
+    ALL = "all"
+
+
+class BucketLayout(StrEnum):
+    """Values of ``histograms.layout``, and of the layouts in captures."""
+
+    EXPONENTIAL = "exponential"
+    EXPLICIT = "explicit"
+
+
+class StoreUse(StrEnum):
+    """Values of ``store.enabled``."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+class LogLevel(StrEnum):
+    """Values of ``log.level``."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+
+
+class ValueKind(StrEnum):
+    """The type of an option's values, as messages and docs name it."""
+
+    TEXT = "text"
+    BOOLEAN = "true or false"
+    INTEGER = "integer"
+    NUMBER = "number"
+    NUMBERS = "list of numbers"
 
 
 class Option(NamedTuple):
@@ -31,7 +115,6 @@ class Option(NamedTuple):
     default: Any
     text: str
     bounds: tuple[float, float] | None = None
-    choices: tuple[str, ...] = ()
     flag: str | None = None
     optional: bool = False
     check: Callable[[Any], str | None] | None = None
@@ -47,12 +130,21 @@ class Option(NamedTuple):
         return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
 
     @property
-    def kind(self) -> str:
-        """The type of a value, as messages and docs name it."""
-        if isinstance(self.default, tuple):
-            return "list of numbers"
-        kinds = {bool: "true or false", int: "integer", float: "number"}
-        return kinds.get(type(self.default), "text")
+    def choices(self) -> tuple[str, ...]:
+        """All values, if these are few; else empty."""
+        default = self.default
+        return tuple(one.value for one in type(default)) if isinstance(default, StrEnum) else ()
+
+    @property
+    def kind(self) -> ValueKind:
+        """The type of a value."""
+        kinds = {
+            bool: ValueKind.BOOLEAN,
+            int: ValueKind.INTEGER,
+            float: ValueKind.NUMBER,
+            tuple: ValueKind.NUMBERS,
+        }
+        return kinds.get(type(self.default), ValueKind.TEXT)
 
 
 def _option(default: _Value, **more: Any) -> _Value:  # noqa: ANN401 -- fields of Option
@@ -109,7 +201,7 @@ class CaptureConfig:
             to gain others; off: a capture as root keeps all of root's.
     """
 
-    loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
+    loader: Loader = _option(Loader.AUTO)
     ring_buffer_bytes: int = _option(
         8_388_608,
         bounds=(65_536, 1_073_741_824),
@@ -123,9 +215,9 @@ class CaptureConfig:
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
     cache_bytes: int = _option(16_777_216, bounds=(1_048_576, 17_179_869_184))
-    environment: str = _option("all", choices=("all", "otel", "none"))
+    environment: ReadVariables = _option(ReadVariables.ALL)
     probe_sites: bool = _option(default=True)
-    foreign_probes: str = _option("safe", choices=("safe", "all"))
+    foreign_probes: ForeignProbes = _option(ForeignProbes.SAFE)
     nice: int = _option(10, bounds=(0, 19))
     drop_privileges: bool = _option(default=True)
 
@@ -179,7 +271,7 @@ class SpansConfig:
         call_stall_floor_ms: Shortest scheduler stall inside a CUDA call that becomes a span.
     """
 
-    mode: str = _option("chosen", choices=("chosen", "full", "none"), flag="--spans")
+    mode: SpansMode = _option(SpansMode.CHOSEN, flag="--spans")
     slow_floor_us: float = _option(100.0, bounds=(0.0, 6e7))
     sample_one_in: int = _option(1_000, bounds=(0, 4_294_967_295))
     rate_per_process: int = _option(1_000, bounds=(1, 1_000_000))
@@ -199,7 +291,7 @@ class StacksConfig:
     """
 
     enabled: bool = _option(default=True)
-    mode: str = _option("event", choices=("event", "attribute", "log", "none"), flag="--stacks")
+    mode: StacksMode = _option(StacksMode.EVENT, flag="--stacks")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +329,7 @@ class MemoryConfig:
             tracked in time windows only: totals stay right, holders are known for the window.
     """
 
-    blocks: str = _option("large", choices=("off", "totals", "large", "all"))
+    blocks: BlocksMode = _option(BlocksMode.LARGE)
     large_bytes: int = _option(1_048_576, bounds=(1, 1_099_511_627_776))
     sample_bytes: int = _option(1_048_576, bounds=(4_096, 1_099_511_627_776))
     stacks_per_second: int = _option(100, bounds=(1, 100_000))
@@ -283,7 +375,7 @@ class HistogramsConfig:
             default ladder.
     """
 
-    layout: str = _option("exponential", choices=("exponential", "explicit"))
+    layout: BucketLayout = _option(BucketLayout.EXPONENTIAL)
     duration_bounds_s: tuple[float, ...] = _option((), bounds=(1e-9, 1e6), check=_check_bounds)
     size_bounds_bytes: tuple[float, ...] = _option((), bounds=(1.0, 2.0**63), check=_check_bounds)
 
@@ -353,7 +445,7 @@ class StoreConfig:
         max_age_h: Rows written longer ago than this, in hours, are removed.
     """
 
-    enabled: str = _option("auto", choices=("auto", "on", "off"))
+    enabled: StoreUse = _option(StoreUse.AUTO)
     path: str | None = _option(None, flag="--store", optional=True)
     max_bytes: int = _option(1_073_741_824, bounds=(16_777_216, 1_099_511_627_776))
     max_age_h: float = _option(72.0, bounds=(0.01, 87_600.0))
@@ -368,7 +460,7 @@ class LogConfig:
         level: Log level; `-v` and `-vv` on the command line mean `info` and `debug`.
     """
 
-    level: str = _option("warning", choices=("error", "warning", "info", "debug"))
+    level: LogLevel = _option(LogLevel.WARNING)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

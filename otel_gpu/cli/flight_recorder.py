@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults, Isolated
+from otel_gpu.options import StoreUse
 from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.losses import describe_losses
 
@@ -59,9 +60,9 @@ def limits_of(config: Config) -> StoreLimits:
 
 def wants_store(config: Config) -> bool:
     """Return whether a capture writes a flight recorder."""
-    if config.store.enabled == "auto":
+    if config.store.enabled == StoreUse.AUTO:
         return config.store.path is not None or not has_destination(config)
-    return config.store.enabled == "on"
+    return config.store.enabled == StoreUse.ON
 
 
 def telemetry_files(config: Config) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from otel_gpu.cli.sources import StoreSource, open_recording
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.options import StoreUse
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.source import Source
@@ -92,7 +93,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
     if args.store is not None:
         return StoreSource(args.store)
     path = store_path(config)
-    return StoreSource(path) if config.store.enabled != "off" and path.exists() else None
+    return StoreSource(path) if config.store.enabled != StoreUse.OFF and path.exists() else None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from otel_gpu import wire
+from otel_gpu.options import BucketLayout
 from otel_gpu.wire.bodies import Buckets, Layout
 
 _NS_PER_S = 1e9
@@ -26,7 +27,7 @@ def bucket_middles_ns(durations: Buckets) -> tuple[float, ...]:
             no middle;
           infinity stands for it.
     """
-    if durations["kind"] == "exponential":
+    if durations["kind"] == BucketLayout.EXPONENTIAL:
         per_doubling = 2.0 ** durations["scale"]
         return tuple(
             2.0 ** ((durations["offset"] + bucket + 0.5) / per_doubling) * _NS_PER_S
@@ -54,7 +55,7 @@ def known_middles(layout: Layout, name: Literal["durations", "sizes"]) -> Sequen
     except (KeyError, IndexError, OverflowError):
         return ()
     # Exponential ones are in nanoseconds, whatever they measure.
-    scale = 1 / _NS_PER_S if part["kind"] == "exponential" else 1
+    scale = 1 / _NS_PER_S if part["kind"] == BucketLayout.EXPONENTIAL else 1
     return [middle * scale for middle in middles]
 
 

@@ -49,8 +49,9 @@ from otel_gpu.export.spans.activity_spans import SpanBuilder
 from otel_gpu.export.spans.device_faults import SEVERITIES, fault_log
 from otel_gpu.export.spans.exported import ExportedSpans, SpanReference
 from otel_gpu.export.spans.finished import FinishedSpan, Origin, SpanEvent
-from otel_gpu.export.spans.stack_events import LOG, Stacks
+from otel_gpu.export.spans.stack_events import Stacks
 from otel_gpu.faults import Faults
+from otel_gpu.options import SpansMode, StacksMode
 from otel_gpu.state.device_states import DeviceStates
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ class Exports:
         self._live = live
         self._limits = SpanSizeLimits.of_environment(environ)
         self._sampler = TraceSampler.of_environment(environ)
-        wants_spans = config.spans.mode != "none"
-        wants_logs = wants_spans and config.stacks.mode == LOG
+        wants_spans = config.spans.mode != SpansMode.NONE
+        wants_logs = wants_spans and config.stacks.mode == StacksMode.LOG
         self._pending_s = config.nccl.pending_seconds
         value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
         self._stacks = Stacks(config.stacks.mode, value_length)
@@ -372,7 +373,7 @@ class Exports:
 
 
 def _signals(config: Config) -> Iterator[Signal]:
-    if config.spans.mode != "none":
+    if config.spans.mode != SpansMode.NONE:
         yield SPANS
     yield LOGS
     if config.export.profiles:

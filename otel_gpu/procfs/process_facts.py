@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.options import ReadVariables
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
 from otel_gpu.procfs.proc_files import read_file, stat_fields
@@ -42,9 +43,9 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Settings of PyTorch's device memory allocator: the new name and the old one."""
 _OTEL_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 ENVIRONMENT_NAMES: Mapping[str, tuple[str, ...]] = {
-    "all": (*_OTEL_VARIABLES, *ALLOCATOR_VARIABLES, *JOB_VARIABLES),
-    "otel": _OTEL_VARIABLES,
-    "none": (),
+    ReadVariables.ALL: (*_OTEL_VARIABLES, *ALLOCATOR_VARIABLES, *JOB_VARIABLES),
+    ReadVariables.OTEL: _OTEL_VARIABLES,
+    ReadVariables.NONE: (),
 }
 """The variables that are read, by the value of ``capture.environment``."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NotRequired, Required, TypedDict
 from msgspec import Meta, Struct, ValidationError
 
 from otel_gpu import wire
+from otel_gpu.options import BucketLayout
 from otel_gpu.wire.frames import RECORDED_TYPES, FrameType, PythonStatus, UnwindMethod
 from otel_gpu.wire.json_body import (
     UINT32_MAX,
@@ -55,7 +56,7 @@ class HostFacts(TypedDict, total=False):
 class Buckets(TypedDict, total=False):
     """Buckets of histograms; ``scale`` and ``offset`` are those of OpenTelemetry's exponential ones."""
 
-    kind: Required[Literal["exponential", "explicit"]]
+    kind: Required[BucketLayout]
     scale: Annotated[int, Meta(ge=-10, le=20)]
     offset: Annotated[int, Meta(ge=-(1 << 27), lt=1 << 27)]
     bounds_ns: Annotated[list[UInt64], Meta(max_length=wire.MAX_BOUNDS)]
@@ -328,7 +329,7 @@ def _check_layouts(body: CaptureFacts) -> None:
 
 
 def _check_buckets(name: str, buckets: Buckets, bounds: Sequence[int] | None) -> None:
-    if buckets["kind"] == "exponential":
+    if buckets["kind"] == BucketLayout.EXPONENTIAL:
         if "scale" not in buckets or "offset" not in buckets:
             raise ValidationError(f"layout.{name}: expected a scale and an offset, got {buckets}")
         return

@@ -26,6 +26,7 @@ from fractions import Fraction
 from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.errors import ConfigError
+from otel_gpu.options import BucketLayout
 from otel_gpu.wire.bodies import Layout
 
 # Four buckets per doubling, from 1 ns to 61 hours.
@@ -52,7 +53,7 @@ def duration_bounds_ns(config: Config) -> tuple[int, ...]:
     A duration belongs to the first bucket whose bound is not below it, or to the one above the
     last bound.
     """
-    if config.histograms.layout == "exponential":
+    if config.histograms.layout == BucketLayout.EXPONENTIAL:
         return tuple(
             _exponential_bound_ns(DURATION_OFFSET + bucket + 1) for bucket in range(wire.MAX_BOUNDS)
         )
@@ -70,7 +71,7 @@ def size_bounds_bytes(config: Config) -> tuple[int, ...]:
 
     A size of 0 belongs to the first bucket.
     """
-    if config.histograms.layout == "exponential":
+    if config.histograms.layout == BucketLayout.EXPONENTIAL:
         return tuple(1 << k for k in range(64))
     bounds = config.histograms.size_bounds_bytes
     if not bounds:
@@ -80,18 +81,18 @@ def size_bounds_bytes(config: Config) -> tuple[int, ...]:
 
 def layout_description(config: Config) -> Layout:
     """Return ``layout`` of RECORD_CAPTURE."""
-    if config.histograms.layout == "exponential":
+    if config.histograms.layout == BucketLayout.EXPONENTIAL:
         return {
             "durations": {
-                "kind": "exponential",
+                "kind": BucketLayout.EXPONENTIAL,
                 "scale": DURATION_SCALE,
                 "offset": DURATION_OFFSET,
             },
-            "sizes": {"kind": "exponential", "scale": SIZE_SCALE, "offset": SIZE_OFFSET},
+            "sizes": {"kind": BucketLayout.EXPONENTIAL, "scale": SIZE_SCALE, "offset": SIZE_OFFSET},
         }
     return {
-        "durations": {"kind": "explicit", "bounds_ns": list(duration_bounds_ns(config))},
-        "sizes": {"kind": "explicit", "bounds_bytes": list(size_bounds_bytes(config))},
+        "durations": {"kind": BucketLayout.EXPLICIT, "bounds_ns": list(duration_bounds_ns(config))},
+        "sizes": {"kind": BucketLayout.EXPLICIT, "bounds_bytes": list(size_bounds_bytes(config))},
     }
 
 

@@ -22,6 +22,7 @@ from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.bpf.settings import tick_period_ns
 from otel_gpu.config import Config
 from otel_gpu.errors import BpfError
+from otel_gpu.options import SpansMode
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
 _LONGER = 0.2  # periods exceed that of the rate by at most this share; never less, for the budget
@@ -70,7 +71,7 @@ class OnCpuSampling:
     ) -> None:
         self._programs = programs
         self._is_enabled = (
-            config.samples.enabled and config.stacks.enabled and config.spans.mode != "none"
+            config.samples.enabled and config.stacks.enabled and config.spans.mode != SpansMode.NONE
         )
         self._period_ns = tick_period_ns(config)
         self._rate_hz = config.samples.rate_hz

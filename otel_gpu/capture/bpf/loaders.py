@@ -22,6 +22,7 @@ from otel_gpu.capture.bpf.bcc.kernel_headers import ask_headers
 from otel_gpu.capture.bpf.libbpf import TestRunOptions
 from otel_gpu.capture.bpf.objects import BpfObject, object_path
 from otel_gpu.errors import HostError
+from otel_gpu.options import Loader
 from otel_gpu.procfs.proc_files import stat_fields
 
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
@@ -42,10 +43,10 @@ _TRIES = 3  # threads that start or end in between change the count
 _logger = logging.getLogger(__name__)
 
 
-def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
-    """Return ``libbpf`` or ``bcc``; ``auto`` takes ``libbpf`` if the kernel has BTF."""
-    found = "libbpf" if btf.exists() else "bcc"
-    return found if wanted == "auto" else wanted
+def choose_loader(wanted: Loader, btf: Path = KERNEL_BTF) -> Loader:
+    """Return a loader: that for this kernel if any is wanted."""
+    found = Loader.LIBBPF if btf.exists() else Loader.BCC
+    return found if wanted == Loader.AUTO else wanted
 
 
 class KernelFunction(StrEnum):
@@ -73,14 +74,14 @@ def _functions(btf: Path) -> frozenset[KernelFunction]:
     return frozenset(one for one in KernelFunction if f"\0{one}\0".encode() in text)
 
 
-def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
+def open_object(wanted: Loader, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
     """
     Open the object for this kernel, without loading it.
 
     Raises:
         HostError: BTF, BCC or the headers are missing; the hint names the package to install.
     """
-    if choose_loader(wanted) == "bcc":
+    if choose_loader(wanted) == Loader.BCC:
         path, types = object_path(has_btf=False), ask_headers()
         return _HeadersObject(path, uprobes, multi=multi, kernel_types=types)
     if not KERNEL_BTF.exists():

@@ -45,6 +45,7 @@ from otel_gpu.capture.steps.period_maps import PeriodMaps, limit_period_maps
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.formatting.units import count_of
+from otel_gpu.options import Loader
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.stacks.read_budget import FileWork
@@ -179,7 +180,7 @@ class Programs:
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.
-        if choose_loader(capture.loader) == "libbpf":
+        if choose_loader(capture.loader) == Loader.LIBBPF:
             if has_kernel_function(KernelFunction.RETRANSMITS):
                 self._tracepoints.append(_RETRANSMITS)
             else:
@@ -234,7 +235,7 @@ class Programs:
         """Attach the tracepoints; uprobes come as libraries are found."""
         for tracepoint in self._tracepoints:
             self.bpf.attach(tracepoint)
-        if choose_loader(self._loader) == "libbpf":
+        if choose_loader(self._loader) == Loader.LIBBPF:
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
 
     @property
@@ -248,7 +249,7 @@ class Programs:
         if (
             self._wants_thread_dumps
             and self._thread_dumps is None
-            and choose_loader(self._loader) == "libbpf"
+            and choose_loader(self._loader) == Loader.LIBBPF
         ):
             self._thread_dumps = ThreadDumps(self.bpf)
         return self._thread_dumps

@@ -6,6 +6,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.bpf.kernel_shares import share_bounds
 from otel_gpu.config import Config
+from otel_gpu.options import BlocksMode, SpansMode
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.wire.histogram_layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.wire.probe_table import APIS
@@ -17,18 +18,21 @@ _WAKEUP_FRACTION = 8
 _SAMPLE_LIMIT_FRACTION = 2
 _STALL_SAMPLES_INTERVAL_NS = 5_000_000
 _BLOCK_MODES = {
-    "off": wire.BLOCKS_OFF,
-    "totals": wire.BLOCKS_TOTALS,
-    "large": wire.BLOCKS_LARGE,
-    "all": wire.BLOCKS_ALL,
+    BlocksMode.OFF: wire.BLOCKS_OFF,
+    BlocksMode.TOTALS: wire.BLOCKS_TOTALS,
+    BlocksMode.LARGE: wire.BLOCKS_LARGE,
+    BlocksMode.ALL: wire.BLOCKS_ALL,
 }
 
 
 def process_flags(config: Config) -> int:
     """Return the default flags of a watched process, for ``spans.mode``."""
-    return {"chosen": 0, "full": wire.PROCESS_FULL, "none": wire.PROCESS_NO_SPANS}[
-        config.spans.mode
-    ]
+    flags = {
+        SpansMode.CHOSEN: 0,
+        SpansMode.FULL: wire.PROCESS_FULL,
+        SpansMode.NONE: wire.PROCESS_NO_SPANS,
+    }
+    return flags[config.spans.mode]
 
 
 def pack_settings(config: Config, *, watch_all: bool) -> bytes:

@@ -15,6 +15,7 @@ from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.settings import block_mode
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
+from otel_gpu.options import BlocksMode
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.bodies import MemoryMapFacts
 
@@ -55,7 +56,9 @@ class BlockMaps:
 
     def __init__(self, bpf: BpfObject, config: Config) -> None:
         self.are_followed = block_mode(config) != wire.BLOCKS_OFF
-        self._smallest_bytes = 0 if config.memory.blocks == "all" else config.memory.large_bytes
+        self._smallest_bytes = (
+            0 if config.memory.blocks == BlocksMode.ALL else config.memory.large_bytes
+        )
         self._devices = bpf.map("device_memories")
         self._holders = bpf.map("holders")
         self._blocks = bpf.map("blocks")

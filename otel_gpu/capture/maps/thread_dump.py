@@ -22,6 +22,7 @@ from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError
+from otel_gpu.options import Loader
 
 DUMP_THREAD = "dump_thread"
 """The BPF program, which the object for kernels without BTF does not have."""
@@ -156,7 +157,7 @@ def check_kernel(config: Config) -> None:
     Raises:
         HostError: It has no BTF, or its BPF programs cannot read the memory of other processes.
     """
-    if choose_loader(config.capture.loader) != "libbpf":
+    if choose_loader(config.capture.loader) != Loader.LIBBPF:
         raise HostError(
             "no thread dump on a kernel without BTF",
             hint="capture live with `otel-gpu stacks --pid PID` instead: "

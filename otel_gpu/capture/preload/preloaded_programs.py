@@ -26,6 +26,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
+from otel_gpu.options import BucketLayout
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, preload_memory
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.reader import read_process_file
@@ -118,7 +119,7 @@ class PreloadedPrograms:
         self._with_collectives: Recent[ProcessKey, None] = Recent(
             _MAX_REFUSED, cache="known_processes"
         )
-        self.suits = config.histograms.layout == "exponential"
+        self.suits = config.histograms.layout == BucketLayout.EXPONENTIAL
         self.lost: Counter[str] = Counter()
         self.calls = 0
 

@@ -31,6 +31,7 @@ from otel_gpu.capture.record_headers import header_of
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.limits.recent import Recent
+from otel_gpu.options import ForeignProbes
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import (
     FileId,
@@ -109,7 +110,7 @@ class Watchlist:
         self._attachments = Attachments(
             programs,
             at_sites=config.capture.probe_sites,
-            steps_foreign=config.capture.foreign_probes == "all",
+            steps_foreign=config.capture.foreign_probes == ForeignProbes.ALL,
             refusals=programs.refusals,
         )
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)

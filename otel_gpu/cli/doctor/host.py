@@ -22,6 +22,7 @@ from otel_gpu.capture.host.kernel_log import PATH
 from otel_gpu.cli.doctor.checks import CheckResult, missing, named, ok, warning
 from otel_gpu.cli.doctor.reachability import check_endpoints
 from otel_gpu.errors import HostError
+from otel_gpu.options import Loader
 from otel_gpu.procfs.capabilities import names_in
 
 _CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE", "SYS_ADMIN", "SYSLOG", "PERFMON", "BPF"}
@@ -102,10 +103,10 @@ def _check_btf(host: CheckedHost) -> CheckResult:
 
 
 def check_loader(
-    host: CheckedHost, wanted: str, *, find: Callable[[], str | None] = find_bcc
+    host: CheckedHost, wanted: Loader, *, find: Callable[[], str | None] = find_bcc
 ) -> CheckResult:
     """Check that the loader of a capture can relocate the BPF programs for this kernel."""
-    if choose_loader(wanted, _btf(host)) == "libbpf":
+    if choose_loader(wanted, _btf(host)) == Loader.LIBBPF:
         if _btf(host).exists():
             return ok("libbpf; the kernel describes its types")
         return missing(

@@ -27,6 +27,7 @@ from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.options import BucketLayout
 from otel_gpu.state.differences import aggregate_since
 from otel_gpu.wire.bodies import Buckets
 from otel_gpu.wire.readings import Aggregate
@@ -75,7 +76,7 @@ def read_layouts(capture: CaptureActivity) -> Mapping[str, HistogramLayout]:
 
 
 def _read_layout(layout: Buckets, bounds: Sequence[int] | None) -> HistogramLayout:
-    if bounds is not None and layout["kind"] == "explicit":
+    if bounds is not None and layout["kind"] == BucketLayout.EXPLICIT:
         return HistogramLayout(0, 0, tuple(bounds))
     return HistogramLayout(layout["scale"], layout["offset"], None)
 

@@ -13,11 +13,7 @@ from otel_gpu.enrich.stack_text import MAX_CHARACTERS, stack_id_text, write_stac
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.finished import Attributes, AttributeValue, SharedAttributes, SpanEvent
 from otel_gpu.formatting.printable import printable
-
-EVENT = "event"
-ATTRIBUTE = "attribute"
-LOG = "log"
-NONE = "none"
+from otel_gpu.options import StacksMode
 
 # Characters of all cached texts, and the size of an entry beside its text.
 _MAX_KEPT = 8 << 20
@@ -50,7 +46,7 @@ class Stacks:
     characters.
     """
 
-    def __init__(self, mode: str, limit: int | None) -> None:
+    def __init__(self, mode: StacksMode, limit: int | None) -> None:
         self._mode = mode
         self._limit = MAX_CHARACTERS if limit is None else min(limit, MAX_CHARACTERS)
         # The least recently used first.
@@ -59,12 +55,12 @@ class Stacks:
 
     def of(self, stack: CallStack | None, unix_ns: int) -> StackTelemetry:
         """Return a stack's telemetry at a time."""
-        if stack is None or self._mode == NONE:
+        if stack is None or self._mode == StacksMode.NONE:
             return NO_STACK
         entry = self._entry(stack)
-        if self._mode == ATTRIBUTE or not entry.moment:
+        if self._mode == StacksMode.ATTRIBUTE or not entry.moment:
             return StackTelemetry(entry.pairs)
-        if self._mode == EVENT:
+        if self._mode == StacksMode.EVENT:
             event = SpanEvent(semconv.EVENT_STACK, unix_ns, entry.moment)
             return StackTelemetry(entry.pairs, (event,))
         log = SpanEvent(semconv.LOG_STACK, unix_ns, entry.moment)
@@ -72,7 +68,7 @@ class Stacks:
 
     def place(self, stack: CallStack | None) -> Attributes:
         """Return the attributes that identify a stack, without its text."""
-        if stack is None or self._mode == NONE:
+        if stack is None or self._mode == StacksMode.NONE:
             return ()
         return self._entry(stack).place
 
@@ -99,8 +95,8 @@ class Stacks:
                 (semconv.CODE_STACKTRACE, written.text),
                 (semconv.OTEL_GPU_STACK_FRAME_TYPES, written.types),
             )
-        pairs = place + text if self._mode == ATTRIBUTE else place
-        moment = place + text if self._mode == LOG and text else text
+        pairs = place + text if self._mode == StacksMode.ATTRIBUTE else place
+        moment = place + text if self._mode == StacksMode.LOG and text else text
         characters = len(written.text) + _ENTRY_CHARACTERS
         return _Entry(
             stack, place, pairs=pairs, moment=SharedAttributes(moment), characters=characters
