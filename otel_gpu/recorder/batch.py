@@ -6,7 +6,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from otel_gpu.recorder.losses import NAMES_BUSY
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.events import EVENT_TABLES
 from otel_gpu.recorder.tables.tables import NUMBERED
@@ -61,7 +61,7 @@ class PendingRows:
         while self.bytes > self._most_bytes:
             ((largest, _),) = self._table_bytes.most_common(1)
             self._drop(largest, next(iter(self._rows[largest])))
-            self._lost[NAMES_BUSY] += 1
+            self._lost[RowLoss.NAMES_BUSY] += 1
 
     def merge(self, other: "PendingRows") -> None:
         """Add all rows of another instance."""

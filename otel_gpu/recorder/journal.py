@@ -21,8 +21,8 @@ from otel_gpu.recorder.batch import PendingRows, RowBatch
 from otel_gpu.recorder.eviction import Eviction
 from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock
-from otel_gpu.recorder.losses import FAILED
-from otel_gpu.recorder.problems import DAMAGED, FAILURES, NoSpaceError, Problem, problem_of
+from otel_gpu.recorder.losses import RowLoss
+from otel_gpu.recorder.problems import FAILURES, NoSpaceError, Problem, problem_of
 from otel_gpu.recorder.rows.events import make_storable
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
@@ -95,7 +95,7 @@ class Journal:
         except Exception as error:  # noqa: BLE001 -- the writing thread must survive it
             self._faults.add("store.journal", error)
             self._roll_back()
-            self.lost[FAILED] += batch.count
+            self.lost[RowLoss.FAILED] += batch.count
         else:
             self._logged.clear()
 
@@ -159,7 +159,7 @@ class Journal:
 
     def _lose(self, batch: RowBatch, problem: Problem) -> None:
         self.lost[problem.reason] += batch.count
-        if problem.reason == DAMAGED:
+        if problem.reason == RowLoss.DAMAGED:
             # The next writer does not check a large file, so note the damage for it.
             self._lock.mark_damaged()
         self._log(problem)

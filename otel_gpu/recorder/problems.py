@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
+from otel_gpu.recorder.losses import RowLoss
 
 ELSEWHERE = "name a file in a folder that can be written, with --store"
 _PRIMARY = 0xFF
@@ -15,48 +16,53 @@ _PRIMARY = 0xFF
 class Problem(NamedTuple):
     """Why something failed: a reason to count it by, a text, and a hint."""
 
-    reason: str
+    reason: RowLoss
     text: str
     hint: str
 
 
-DAMAGED = "damaged"
 _DAMAGED = Problem(
-    DAMAGED,
+    RowLoss.DAMAGED,
     "it is damaged",
     "the next otel-gpu run that writes it sets it aside and begins a new one",
 )
 _PROBLEMS = {
     sqlite3.SQLITE_FULL: Problem(
-        "disk_full",
+        RowLoss.DISK_FULL,
         "the disk is full",
         "make room on the disk, or give the store less with store.max_bytes",
     ),
     sqlite3.SQLITE_IOERR: Problem(
-        "disk_error", "the disk reports an error", "see the kernel's log, and the disk's free space"
+        RowLoss.DISK_ERROR,
+        "the disk reports an error",
+        "see the kernel's log, and the disk's free space",
     ),
     sqlite3.SQLITE_READONLY: Problem(
-        "read_only",
+        RowLoss.READ_ONLY,
         "it may not be written",
         "name a file in a folder that can be written, with --store",
     ),
     sqlite3.SQLITE_CANTOPEN: Problem(
-        "cannot_open",
+        RowLoss.CANNOT_OPEN,
         "it cannot be opened",
         "see the rights of the file and its folder, or run as the user who owns them",
     ),
     sqlite3.SQLITE_PERM: Problem(
-        "no_permission", "that is not permitted", "run as the user who owns the file"
+        RowLoss.NO_PERMISSION, "that is not permitted", "run as the user who owns the file"
     ),
-    sqlite3.SQLITE_BUSY: Problem("locked", "another program has locked it", "end that program"),
-    sqlite3.SQLITE_LOCKED: Problem("locked", "another program has locked it", "end that program"),
-    sqlite3.SQLITE_TOOBIG: Problem("too_large", "a value in it is too large", ""),
+    sqlite3.SQLITE_BUSY: Problem(
+        RowLoss.LOCKED, "another program has locked it", "end that program"
+    ),
+    sqlite3.SQLITE_LOCKED: Problem(
+        RowLoss.LOCKED, "another program has locked it", "end that program"
+    ),
+    sqlite3.SQLITE_TOOBIG: Problem(RowLoss.TOO_LARGE, "a value in it is too large", ""),
 }
 
 # A reader's transaction keeps the log from being emptied.
-READER = Problem("reader_in_the_way", "a reader keeps its log from being emptied", "")
+READER = Problem(RowLoss.READER_IN_THE_WAY, "a reader keeps its log from being emptied", "")
 TOO_SMALL = Problem(
-    "store_too_small",
+    RowLoss.STORE_TOO_SMALL,
     "the store is too small for what is written at once",
     "raise store.max_bytes",
 )
@@ -86,7 +92,7 @@ def problem_of(error: Exception) -> Problem:
         return _DAMAGED
     code = getattr(error, "sqlite_errorcode", None)
     known = None if code is None else _PROBLEMS.get(code & _PRIMARY)
-    return known or Problem("refused", str(error), "")
+    return known or Problem(RowLoss.REFUSED, str(error), "")
 
 
 def is_damage(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.files import open_reading
 from otel_gpu.recorder.lock import UNENDED, read_lock
-from otel_gpu.recorder.losses import KILLED
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.playback import Playback
 from otel_gpu.recorder.queries import Answer, QueryLimits, ask
@@ -103,7 +103,7 @@ class StoreReader:
         # No process holds the lock, so the last writer has ended.
         if last := read_lock(self.path):
             for (written,) in self._pages.fetch(UNENDED, (last.writer,)):
-                lost[KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
+                lost[RowLoss.KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
         return dict(+lost)
 
     def execute(self, sql: str, limits: QueryLimits | None = None) -> Answer:

@@ -13,7 +13,7 @@ from otel_gpu.recorder.files import open_writing
 from otel_gpu.recorder.journal import Background, Journal
 from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import UNENDED, LastWriter
-from otel_gpu.recorder.losses import KILLED
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.problems import explained
 from otel_gpu.recorder.tables.schema import first_numbers
 from otel_gpu.recorder.writer import StoreWriter
@@ -67,7 +67,7 @@ def _record_lost_rows(connection: sqlite3.Connection, last: LastWriter) -> int:
     if lost:
         connection.execute(
             "INSERT INTO losses VALUES (?1, ?2) ON CONFLICT (reason) DO UPDATE SET rows = rows + ?2",
-            (KILLED, lost),
+            (RowLoss.KILLED, lost),
         )
     return lost
 

@@ -36,7 +36,7 @@ from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.recorder.batch import ROW_BYTES, ChunkExtent, RowBatch
 from otel_gpu.recorder.journal import Journal
 from otel_gpu.recorder.limits import StoreLimits
-from otel_gpu.recorder.losses import BUSY, CHAINS, TOO_LARGE, TRACE_TOO_LARGE
+from otel_gpu.recorder.losses import CHAINS, RowLoss
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.processes import End
 from otel_gpu.recorder.rows.chains import cause_rows, chain_row, incident_row
@@ -211,7 +211,7 @@ class StoreWriter:
                 or batch.bytes >= self._limits.waiting_bytes
             ):
                 # Referred rows are kept, because later rows refer to them too.
-                self._lost[BUSY] += batch.count
+                self._lost[RowLoss.BUSY] += batch.count
                 self._batch = RowBatch(batch.chunk)
             return
         extent = batch.extent
@@ -282,7 +282,7 @@ class StoreWriter:
     def _observe_trace(self, activity: DeviceTraceActivity) -> None:
         made = TraceRows(self._seq, activity)
         if made.bytes > self._limits.file_bytes * _TRACE_SHARE:
-            self._lost[TRACE_TOO_LARGE] += made.count
+            self._lost[RowLoss.TRACE_TOO_LARGE] += made.count
             return
         # All rows have the times of the whole trace, because any window in it needs all of them.
         times = made.start_unix_ns, activity.unix_ns
@@ -330,6 +330,6 @@ class StoreWriter:
     def _json(self, info: Mapping[str, Any] | Sequence[str], nothing: str = "{}") -> str:
         text = to_json(info)
         if text is None:
-            self._lost[TOO_LARGE] += 1
+            self._lost[RowLoss.TOO_LARGE] += 1
             return nothing
         return text

@@ -15,7 +15,7 @@ from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.limits.recent import Recent
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Dictionary
-from otel_gpu.recorder.losses import NOT_FOLLOWED
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, signed
 from otel_gpu.recorder.storable_text import from_json, to_json
@@ -69,7 +69,7 @@ class CommunicatorRows:
 
     def _evict_rank(self, process: int, handle: _Handle, _: CommunicatorActivity) -> None:
         self._written.pop((process, handle), None)
-        self._lost[NOT_FOLLOWED] += 1
+        self._lost[RowLoss.NOT_FOLLOWED] += 1
 
     def _evict_process(self, process: int, ranks: Iterable[_Handle]) -> None:
         for handle in ranks:

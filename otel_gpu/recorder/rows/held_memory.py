@@ -15,7 +15,7 @@ from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.limits.recent import Recent
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Dictionary
-from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
 from otel_gpu.recorder.storable_text import to_json
@@ -72,7 +72,7 @@ class HeldMemory:
             name = (number, held[0])
             if name not in known.holders:
                 if self._count >= MAX_HOLDERS:
-                    self._lost[NOT_FOLLOWED] += 1
+                    self._lost[RowLoss.NOT_FOLLOWED] += 1
                     continue
                 self._count += 1
             known.holders[name] = held[1:]
@@ -84,7 +84,7 @@ class HeldMemory:
             names.api(activity.api)
         text = None if activity.map is None else _map_text(activity.map)
         if activity.map is not None and text is None:
-            self._lost[TOO_LARGE] += 1
+            self._lost[RowLoss.TOO_LARGE] += 1
         row = (
             seq,
             names.follow(activity.process).number,

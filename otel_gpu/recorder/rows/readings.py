@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Ser
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.recorder.batch import RowBatch
-from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_MANY_SERIES
+from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.processes import StoredProcess
 from otel_gpu.recorder.rows.totals import added_row, total_row
@@ -119,7 +119,7 @@ class Readings:
     ) -> bool:
         if process.is_followed and put(process, part):
             return True
-        self._lost[TOO_MANY_SERIES if process.is_followed else NOT_FOLLOWED] += 1
+        self._lost[RowLoss.TOO_MANY_SERIES if process.is_followed else RowLoss.NOT_FOLLOWED] += 1
         return False
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.recorder.batch import PendingRows
-from otel_gpu.recorder.losses import NAMES_BUSY
+from otel_gpu.recorder.losses import RowLoss
 
 ROW_BYTES = 160
 
@@ -33,7 +33,7 @@ def test_beyond_the_bound_the_oldest_of_the_largest_table_goes():
     assert stacks == list(range(92, 100))
     assert [key for table, key, _ in pending if table == "captures"] == [1]
     assert pending.bytes == 500 + ROW_BYTES + 8 * (1_000 + ROW_BYTES)
-    assert lost == {NAMES_BUSY: 92}
+    assert lost == {RowLoss.NAMES_BUSY: 92}
 
 
 def test_a_row_beyond_the_bound_is_dropped():
@@ -41,7 +41,7 @@ def test_a_row_beyond_the_bound_is_dropped():
     pending = PendingRows(1_000, lost := Counter())
     pending.add("stacks", 1, (1, "y" * 5_000))
 
-    assert (list(pending), pending.bytes, lost) == ([], 0, {NAMES_BUSY: 1})
+    assert (list(pending), pending.bytes, lost) == ([], 0, {RowLoss.NAMES_BUSY: 1})
 
 
 def test_a_part_is_taken_and_let_go_of():
