@@ -9,7 +9,8 @@ from otel_gpu import pipeline
 from otel_gpu.cli.commands import Output
 from otel_gpu.cli.flight_recorder import open_store
 from otel_gpu.config import Config
-from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
+from otel_gpu.export.exports import Exports, open_exports
+from otel_gpu.export.otlp.sender import DropReason
 from otel_gpu.faults import Observer
 from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.writer import StoreWriter
@@ -43,7 +44,7 @@ class CaptureSinks:
             complete = self._exports.shutdown(self._timeout_s)
             dropped = Counter(self._exports.dropped())
             # The configuration leaves these out.
-            del dropped[NOT_SAMPLED]
+            del dropped[DropReason.NOT_SAMPLED]
             if dropped:
                 out.note(f"spans that could not be exported: {list_counts(dropped)}")
             complete = complete and not dropped

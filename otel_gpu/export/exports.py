@@ -32,7 +32,7 @@ from otel_gpu.export.metrics.collectives import PendingCollectives
 from otel_gpu.export.metrics.exporter import MetricExports
 from otel_gpu.export.otlp.environment import exporter_names, is_true, otlp_compression, setting
 from otel_gpu.export.otlp.file import OtlpFile
-from otel_gpu.export.otlp.sender import Sender
+from otel_gpu.export.otlp.sender import DropReason, Sender
 from otel_gpu.export.otlp.signals import LOGS, SPANS, Signal
 from otel_gpu.export.otlp.sinks import open_senders
 from otel_gpu.export.otlp.span_encoder import WARN, SpanLog
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-NOT_SAMPLED = "not_sampled"
 _PROFILES = "PROFILES"
 # How much longer than its timeout a part can take to close its connections.
 _JOIN_GRACE_S = 1.0
@@ -299,7 +298,7 @@ class Exports:
                 for reason, count in beside.counts().dropped.items():
                     total[f"{prefix}_{reason}"] += count
         if self._not_sampled:
-            total[NOT_SAMPLED] = self._not_sampled
+            total[DropReason.NOT_SAMPLED] = self._not_sampled
         return dict(total)
 
     def take_cut(self) -> Counter[Program | None]:

@@ -1,6 +1,5 @@
 """Figures of the host and the agent that belong to no process."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.export.metrics.host_devices import HostDevices
 from otel_gpu.export.metrics.host_fabric import HostFabric
 from otel_gpu.export.metrics.points import Measurement
-from otel_gpu.export.metrics.self_telemetry import SelfTelemetry
+from otel_gpu.export.metrics.self_telemetry import SelfTelemetry, SeriesDrop
 
 OfHost = (
     CountersActivity
@@ -53,7 +52,7 @@ class HostFigures:
         """Add one activity."""
         self._observers[type(activity)](activity)
 
-    def measurements(self, dropped_series: Counter[str]) -> list[Measurement]:
+    def measurements(self, dropped_series: Mapping[SeriesDrop, int]) -> list[Measurement]:
         """Return all figures; ``dropped_series`` counts dropped series by reason."""
         return [
             *self.agent.measurements(dropped_series),

@@ -23,6 +23,7 @@ from otel_gpu.enrich.verbs_results import event_name
 from otel_gpu.explain.accounting.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
+from otel_gpu.export.otlp.sender import DropReason
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.limits.caches import remembered
 from otel_gpu.wire.blocks import MemoryTotals
@@ -130,7 +131,7 @@ def measure_memory(
     instrument = semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE
     yield Measurement(instrument, attributes, source=number, value=coverage)
     for reason, size_bytes in (
-        ("not_sampled", totals.unsampled_bytes),
+        (DropReason.NOT_SAMPLED, totals.unsampled_bytes),
         ("rate", totals.rate_limited_bytes),
     ):
         instrument, reasons = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)

@@ -35,6 +35,7 @@ from otel_gpu.export.metrics.host_figures import HostFigures, OfHost
 from otel_gpu.export.metrics.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.metrics.observed_program import ObservedProgram
 from otel_gpu.export.metrics.points import Measurement, read_layouts
+from otel_gpu.export.metrics.self_telemetry import SeriesDrop
 from otel_gpu.export.metrics.snapshots import Agent, Snapshot
 from otel_gpu.export.resources import ProcessResources, agent_resource, capture_version
 from otel_gpu.export.semconv import Instrument
@@ -71,7 +72,7 @@ class MetricStore:
         self._ending: deque[ProcessKey] = deque()
         self._final_series = 0
         self._host = HostFigures()
-        self._dropped_series: Counter[str] = Counter()
+        self._dropped_series: Counter[SeriesDrop] = Counter()
         self._unix_ns = 0
         # Of the aggregates; one reading can be several activities of the same time.
         self._readings = 0
@@ -225,11 +226,11 @@ class MetricStore:
         for series in activity.series:
             program = self._program(series.process)
             if program is None:
-                self._dropped_series["late"] += 1
+                self._dropped_series[SeriesDrop.LATE] += 1
                 continue
             self._touch(program, activity.unix_ns)
             if not self._programs.put(program, series):
-                self._dropped_series["stale"] += 1
+                self._dropped_series[SeriesDrop.STALE] += 1
             if series.device is not None:
                 program.devices[series.key.device] = series.device
 
@@ -245,7 +246,7 @@ class MetricStore:
         if (program := self._program(activity.process)) is not None:
             self._touch(program, activity.unix_ns)
             if not program.update_communicator(activity):
-                self._dropped_series["communicators"] += 1
+                self._dropped_series[SeriesDrop.COMMUNICATORS] += 1
 
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
         if (program := self._program(activity.process)) is not None:
@@ -338,7 +339,8 @@ class MetricStore:
             self._end(program, activity.end_unix_ns)
 
     def _evict(self, program: ObservedProgram, has_ended: bool) -> None:
-        self._dropped_series["endpoint_down" if has_ended else "stale"] += len(program.series)
+        reason = SeriesDrop.ENDPOINT_DOWN if has_ended else SeriesDrop.STALE
+        self._dropped_series[reason] += len(program.series)
         self._release(program)
 
     def _release(self, program: ObservedProgram) -> None:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Activity, ProbesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
+from otel_gpu.export.otlp.sender import DropReason
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.agent_health import AgentReadings
@@ -69,6 +71,19 @@ _SUMS: tuple[tuple[CountField, Instrument], ...] = (
 )
 
 
+class SeriesDrop(StrEnum):
+    """Why series of metrics were dropped."""
+
+    LATE = "late"
+    """Of programs that ended long ago."""
+    STALE = "stale"
+    """The least recently used of too many."""
+    COMMUNICATORS = "communicators"
+    """Of too many communicators."""
+    ENDPOINT_DOWN = DropReason.ENDPOINT_DOWN
+    """Of programs that ended before their series were exported."""
+
+
 class SelfTelemetry(AgentReadings):
     """The agent's own figures; the latest of each."""
 
@@ -87,7 +102,7 @@ class SelfTelemetry(AgentReadings):
             figures = (info.get("symbols", 0), info.get("preload", 0), info.get("exported", 0))
             self._libraries[key] = figures
 
-    def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
+    def measurements(self, dropped_series: Mapping[SeriesDrop, int]) -> Iterator[Measurement]:
         """Yield every figure, including zeros: a loss of 0 is information."""
         for counter, instrument, attributes in _COUNTERS:
             if counter in self.counters:

@@ -19,12 +19,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
 from otel_gpu.faults import Faults
+from otel_gpu.limits.losses import LossReason
 
 _logger = logging.getLogger(__name__)
 
@@ -38,19 +39,30 @@ _MAX_ARRIVED = 128
 
 _Item = TypeVar("_Item")
 
-QUEUE_FULL = "queue_full"
-SHUTDOWN = "shutdown"
+
+class DropReason(StrEnum):
+    """Why items were not exported."""
+
+    QUEUE_FULL = "queue_full"
+    SHUTDOWN = "shutdown"
+    ENDPOINT_DOWN = "endpoint_down"
+    TOO_LARGE = LossReason.TOO_LARGE
+    REJECTED = "rejected_by_receiver"
+    WRITE_FAILED = "write_failed"
+    FAILED = LossReason.INTERNAL_ERROR
+    NOT_SAMPLED = "not_sampled"
+    """The configuration leaves them out."""
 
 
 class SendOutcome(Enum):
     """The outcome of a batch; the value is the reason under which it is dropped."""
 
-    DELIVERED = ""
-    UNAVAILABLE = "endpoint_down"
-    TOO_LARGE = "too_large"
-    REJECTED = "rejected_by_receiver"
-    WRITE_FAILED = "write_failed"
-    FAILED = "internal_error"
+    DELIVERED = None
+    UNAVAILABLE = DropReason.ENDPOINT_DOWN
+    TOO_LARGE = DropReason.TOO_LARGE
+    REJECTED = DropReason.REJECTED
+    WRITE_FAILED = DropReason.WRITE_FAILED
+    FAILED = DropReason.FAILED
 
 
 class Delivery(NamedTuple):
@@ -78,7 +90,7 @@ class Counts:
 
     accepted: int = 0
     exported: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[DropReason] = field(default_factory=Counter)
 
     @property
     def pending(self) -> int:
@@ -107,7 +119,7 @@ class Sender(Generic[_Item]):
     def put(self, item: _Item) -> None:
         """Accept a span or a log record."""
         self._counts.accepted += 1
-        self._drop(self._queue.put(self._encode(item)), QUEUE_FULL)
+        self._drop(self._queue.put(self._encode(item)), DropReason.QUEUE_FULL)
         if self._queue.has_batch():
             self._send_one()
 
@@ -117,7 +129,7 @@ class Sender(Generic[_Item]):
         dropped = self._counts.dropped.total()
         while self._queue and time.monotonic() <= deadline_s:
             self._send_one()
-        self._drop(self._queue.clear(), SHUTDOWN)
+        self._drop(self._queue.clear(), DropReason.SHUTDOWN)
         self._transport.close()
         return self._counts.dropped.total() == dropped
 
@@ -139,7 +151,7 @@ class Sender(Generic[_Item]):
                 return
             self._back_off()
         self._queue.settle(batch)
-        self._drop(len(batch), SendOutcome.UNAVAILABLE.value)
+        self._drop(len(batch), DropReason.ENDPOINT_DOWN)
 
     def _back_off(self) -> None:
         self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
@@ -152,14 +164,14 @@ class Sender(Generic[_Item]):
             self._queue.put_back(batch)
             return
         self._queue.settle(batch)
-        rejected, reason = len(batch), delivery.outcome
-        if reason is SendOutcome.DELIVERED:
-            rejected, reason = min(delivery.rejected, len(batch)), SendOutcome.REJECTED
+        rejected, reason = len(batch), delivery.outcome.value
+        if reason is None:
+            rejected, reason = min(delivery.rejected, len(batch)), DropReason.REJECTED
             self._counts.exported += len(batch) - rejected
             self._queue.grow_batches()
-        self._drop(rejected, reason.value)
+        self._drop(rejected, reason)
 
-    def _drop(self, count: int, reason: str) -> None:
+    def _drop(self, count: int, reason: DropReason) -> None:
         if count:
             self._counts.dropped[reason] += count
 
@@ -209,7 +221,7 @@ class BackgroundSender(Sender[_Item]):
         with self._changed:
             self._abandoned = self._thread.is_alive()
             self._queue.clear()
-            self._drop(self._counts.pending, SHUTDOWN)
+            self._drop(self._counts.pending, DropReason.SHUTDOWN)
         self._transport.close()
         self._thread.join(_GRACE_S)
         with self._changed:
@@ -234,13 +246,13 @@ class BackgroundSender(Sender[_Item]):
             return
         self._counts.accepted += len(arrived)
         if self._closing:
-            self._drop(len(arrived), SHUTDOWN)
+            self._drop(len(arrived), DropReason.SHUTDOWN)
             return
         if not self._queue:
             self._due_s = time.monotonic() + self._flush_interval_s
             self._changed.notify()
         is_down = bool(self._backoff_s)
-        reason = SendOutcome.UNAVAILABLE.value if is_down else QUEUE_FULL
+        reason = DropReason.ENDPOINT_DOWN if is_down else DropReason.QUEUE_FULL
         self._drop(self._queue.put(*arrived), reason)
         if not is_down and self._queue.has_batch():
             self._changed.notify()
@@ -305,4 +317,4 @@ class BackgroundSender(Sender[_Item]):
         self._back_off()
         self._queue.put_back(batch)
         if self._closing:
-            self._drop(self._queue.clear(), SendOutcome.UNAVAILABLE.value)
+            self._drop(self._queue.clear(), DropReason.ENDPOINT_DOWN)
