@@ -9,10 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Final
-
-END_UNREAD: Final = "end_unread"
-"""The reason of losses: records that were not read at the end."""
 
 # The whole end, with final readings and export, has to take less than 5 s.
 _READS_S = 1.0

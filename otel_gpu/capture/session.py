@@ -19,7 +19,7 @@ from typing import Any
 from otel_gpu import __version__, wire
 from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
 from otel_gpu.capture.bpf.programs import Programs
-from otel_gpu.capture.ending import END_UNREAD, Ending
+from otel_gpu.capture.ending import Ending
 from otel_gpu.capture.host.host_facts import (
     describe_host,
     read_clocks,
@@ -29,12 +29,12 @@ from otel_gpu.capture.host.host_facts import (
 )
 from otel_gpu.capture.host.host_metrics import HostMetrics
 from otel_gpu.capture.lifecycle import Lifecycle
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.capture.maps.map_snapshots import Snapshots
 from otel_gpu.capture.priority import Priority
 from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.capture.probes.missed_starts import MissedStarts
 from otel_gpu.capture.processes.command import Command, reap_orphans
-from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.capture.processes.watchlist import Watchlist
 from otel_gpu.capture.record_completion import RecordCompletion
 from otel_gpu.capture.schedule import Schedule
@@ -487,8 +487,8 @@ class Session:
                 "preload": dict(self._programs.preloaded.lost),
                 "preload_calls": self._programs.preloaded.calls,
                 "files": {
-                    FILE_UNREAD: self._programs.unread.files,
-                    END_UNREAD: self._ending.unread,
+                    AgentLoss.FILE_UNREAD: self._programs.unread.files,
+                    AgentLoss.END_UNREAD: self._ending.unread,
                 },
                 "unread": self._programs.unread.named,
                 "still_running": self._still_running,

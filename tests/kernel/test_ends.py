@@ -15,7 +15,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture import ending
 from otel_gpu.capture.bpf.programs import Programs
-from otel_gpu.capture.ending import END_UNREAD
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
 from otel_gpu.demo.clocks import unqueued_ns
@@ -88,7 +88,7 @@ def test_records_that_are_not_read_any_more_are_counted(
     (*_, status) = (one.info for one in events if isinstance(one, Status))
     assert not any(isinstance(one, CudaCall) for one in events)
     assert sum(made.values()) == 1009
-    assert status["files"][END_UNREAD] >= 1
+    assert status["files"][AgentLoss.END_UNREAD] >= 1
     assert rejected == {}
 
 

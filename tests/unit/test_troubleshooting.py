@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli, wire
-from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.preloaded_programs import LOST_BY_PRELOAD
-from otel_gpu.capture.processes.unread import FILE_UNREAD
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
 from otel_gpu.state.agent_health import AgentReadings
@@ -37,9 +35,7 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     assert sorted(word for words in named for word in words) == sorted(
         [
             *readings.losses({}),
-            *LOST_BY_PRELOAD,
-            FILE_UNREAD,
-            END_UNREAD,
+            *AgentLoss,
             "rejected_…",
             "error_…",
             "skipped_…",

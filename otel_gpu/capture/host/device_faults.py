@@ -13,6 +13,7 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.settings import is_in_initial_pid_namespace
 from otel_gpu.capture.host.kernel_log import KernelLog, Xid
 from otel_gpu.capture.host.nvml import NvmlDevices
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.config import Config
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
@@ -74,7 +75,7 @@ class DeviceFaults:
     @property
     def counts(self) -> Mapping[str, int]:
         """Losses by reason."""
-        return {"kernel_log_overrun": self._log.overrun}
+        return {AgentLoss.KERNEL_LOG_OVERRUN: self._log.overrun}
 
     def note_ended(self, ended: Iterable[ProcessKey]) -> None:
         """Remember programs that ended; call it before later records are read."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.capture.preload.program import PreloadedProgram
 from otel_gpu.capture.preload.settings import PreloadSettings
 from otel_gpu.capture.preload.shared_memory import PreloadError, count_rows, open_memory
@@ -60,13 +61,10 @@ _LOST: Final = {
     wire.PRELOAD_LOST_DETECTORS_FULL: wire.COUNTER_STEP_THREADS_RATE_LIMITED,
 }
 _OWN_LOST: Final = {
-    wire.PRELOAD_LOST_DEPTH_EXCEEDED: "preload_depth_exceeded",
-    wire.PRELOAD_LOST_SLOTS_FULL: "preload_slots_full",
-    wire.PRELOAD_LOST_COPIES_FULL: "preload_copies_full",
+    wire.PRELOAD_LOST_DEPTH_EXCEEDED: AgentLoss.PRELOAD_DEPTH_EXCEEDED,
+    wire.PRELOAD_LOST_SLOTS_FULL: AgentLoss.PRELOAD_SLOTS_FULL,
+    wire.PRELOAD_LOST_COPIES_FULL: AgentLoss.PRELOAD_COPIES_FULL,
 }
-
-LOST_BY_PRELOAD: Final = ("preload_unread", "preload_rejected", *_OWN_LOST.values())
-"""The reasons of losses that only the preload library has."""
 
 
 class _NoShareError(PreloadError):
@@ -120,7 +118,7 @@ class PreloadedPrograms:
             _MAX_REFUSED, cache="known_processes"
         )
         self.suits = config.histograms.layout == BucketLayout.EXPONENTIAL
-        self.lost: Counter[str] = Counter()
+        self.lost: Counter[AgentLoss] = Counter()
         self.calls = 0
 
     def is_preloaded(self, key: ProcessKey, mapped: Collection[MappedFile]) -> bool:
@@ -208,7 +206,7 @@ class PreloadedPrograms:
         except (OSError, PreloadError) as error:
             if fd >= 0:
                 os.close(fd)
-            self._lose(key, uid, error=error, reason="preload_unread")
+            self._lose(key, uid, error=error, reason=AgentLoss.PRELOAD_UNREAD)
             self.refuse(key)
             return False
         return True
@@ -248,10 +246,10 @@ class PreloadedPrograms:
             with budget.paying(key, program.uid):
                 self._note_lost(*program.read())
         except _NoShareError as error:
-            self._lose(key, program.uid, error=error, reason="preload_unread")
+            self._lose(key, program.uid, error=error, reason=AgentLoss.PRELOAD_UNREAD)
             self._leave(key, program)
         except (OSError, PreloadError) as error:
-            self._lose(key, program.uid, error=error, reason="preload_rejected")
+            self._lose(key, program.uid, error=error, reason=AgentLoss.PRELOAD_REJECTED)
             self._leave(key, program)
         self.calls += program.calls - calls
 
@@ -389,11 +387,11 @@ class PreloadedPrograms:
             if times and loss in _LOST:
                 self._counters[_LOST[loss]] += times
             elif times:
-                self.lost[_OWN_LOST.get(loss, "preload_other")] += times
+                self.lost[_OWN_LOST.get(loss, AgentLoss.PRELOAD_OTHER)] += times
         if rejected:
-            self.lost["preload_rejected"] += rejected
+            self.lost[AgentLoss.PRELOAD_REJECTED] += rejected
 
-    def _lose(self, key: ProcessKey, uid: int, error: Exception, reason: str) -> None:
+    def _lose(self, key: ProcessKey, uid: int, error: Exception, reason: AgentLoss) -> None:
         self.unread.add(key[0], uid, what="what it counts itself", reason=str(error))
         self.lost[reason] += 1
 

@@ -13,9 +13,6 @@ from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.wire.bodies import UnreadFacts
 
-FILE_UNREAD: Final = "file_unread"
-"""The reason of losses: files that were not read."""
-
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED: Final = 4096
 

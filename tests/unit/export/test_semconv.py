@@ -4,9 +4,7 @@ from collections import defaultdict
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.preloaded_programs import LOST_BY_PRELOAD
-from otel_gpu.capture.processes.unread import FILE_UNREAD
+from otel_gpu.capture.losses import AgentLoss
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
 from otel_gpu.enrich.identity.identities import Program, Resource
@@ -535,9 +533,7 @@ def test_every_loss_in_the_kernel_has_a_reason():
 
 def test_every_loss_that_the_agent_counts_itself_is_a_reason(registry):
     """They have no counter in the kernel."""
-    assert {*LOST_BY_PRELOAD, FILE_UNREAD, END_UNREAD} <= set(
-        registry["attributes"]["reason"]["examples"]
-    )
+    assert set(AgentLoss) <= set(registry["attributes"]["reason"]["examples"])
 
 
 def test_every_metric_is_emitted_as_declared(emitted, registry):
