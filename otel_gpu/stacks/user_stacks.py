@@ -21,6 +21,7 @@ from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.resolved_programs import MappedPrograms
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, ProcessKey, Sample
+from otel_gpu.stacks.stack_counts import StackCount
 from otel_gpu.stacks.symbols.kernel_names import LaunchedKernels
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.stacks.unwind.unwinder import Unwinder
@@ -67,8 +68,8 @@ _APIS: Final = {
 }
 _NOT_AN_API: Final = 0
 _COUNTS: Final = (
-    *("resolved", "memo_hits", "incomplete", "without_sample"),
-    *("unused", "rejected", "distinct"),
+    *(StackCount.RESOLVED, StackCount.MEMO_HITS, StackCount.INCOMPLETE, StackCount.WITHOUT_SAMPLE),
+    *(StackCount.UNUSED, StackCount.REJECTED, StackCount.DISTINCT),
 )
 
 
@@ -114,7 +115,7 @@ class UserStacks:
         self._sample_bytes = 0
         self._newest_token = 0
         self._named: Recent[tuple[int, int], Resolved] = Recent(_MAX_NAMED, cache="named_waits")
-        self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
+        self._counts: dict[StackCount, int] = dict.fromkeys(_COUNTS, 0)
         CACHES.register(
             "stack_samples",
             self,
@@ -125,21 +126,13 @@ class UserStacks:
         )
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """
-        Counts of samples, stacks and losses.
-
-        Calls and stalls that referred to a sample: ``resolved``, among them ``memo_hits`` (no walk) and
-        ``incomplete``; ``without_sample``: the sample was lost. Samples: ``unused`` (not referenced in
-        time) and ``rejected`` (malformed). ``distinct``: stacks sent. Python code objects:
-        ``code_rejected`` (malformed) and ``code_forgotten`` (too many). ``perf_map_malformed`` lines,
-        and ``mapping_left_out``: executable mappings beyond the bound of a process.
-        """
+    def counts(self) -> Mapping[StackCount, int]:
+        """Counts of samples, stacks and losses."""
         return self._counts | {
-            "code_rejected": self._codes.rejected,
-            "code_forgotten": self._codes.forgotten,
-            "perf_map_malformed": self._symbols.malformed,
-            "mapping_left_out": self.processes.mappings_left_out,
+            StackCount.CODE_REJECTED: self._codes.rejected,
+            StackCount.CODE_FORGOTTEN: self._codes.forgotten,
+            StackCount.PERF_MAP_MALFORMED: self._symbols.malformed,
+            StackCount.MAPPING_LEFT_OUT: self.processes.mappings_left_out,
         }
 
     def end_others(self, current: Mapping[int, int]) -> None:
@@ -176,7 +169,7 @@ class UserStacks:
             self._codes.learn(record)
             return
         if len(record) < SMALLEST_SAMPLE_BYTES:
-            self._counts["rejected"] += 1
+            self._counts[StackCount.REJECTED] += 1
             return
         _, _, _, token, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         replaced = self._samples.pop((tid, token), b"")
@@ -196,7 +189,7 @@ class UserStacks:
 
     def _drop_sample(self, key: tuple[int, int]) -> None:
         self._sample_bytes -= len(self._samples.pop(key))
-        self._counts["unused"] += 1
+        self._counts[StackCount.UNUSED] += 1
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """
@@ -224,10 +217,10 @@ class UserStacks:
                 # The same wait can be a stall, and a part of a call or gap.
                 self._named[key] = found._replace(records=())
         if found.stack:
-            self._counts["resolved"] += 1
-            self._counts["incomplete"] += not found.complete
+            self._counts[StackCount.RESOLVED] += 1
+            self._counts[StackCount.INCOMPLETE] += not found.complete
         elif sample is None:
-            self._counts["without_sample"] += 1
+            self._counts[StackCount.WITHOUT_SAMPLE] += 1
         return (*found.records, _with_stack(record, position, found.stack))
 
     @property
@@ -250,8 +243,8 @@ class UserStacks:
         ktime_ns = wire.RECORD_HEADER.unpack_from(tick)[3]
         position = _POSITIONS[_TICK_KIND]
         found = self._resolve_sample(sample, NO_API, ktime_ns, is_tick=True)
-        self._counts["resolved"] += bool(found.stack)
-        self._counts["incomplete"] += bool(found.stack) and not found.complete
+        self._counts[StackCount.RESOLVED] += bool(found.stack)
+        self._counts[StackCount.INCOMPLETE] += bool(found.stack) and not found.complete
         return (*found.records, _with_stack(tick, position, found.stack))
 
     def _is_in_doubt(self, sample: bytes) -> bool:
@@ -315,7 +308,7 @@ class UserStacks:
         try:
             sample = Sample(record)
         except ValueError:
-            self._counts["rejected"] += 1
+            self._counts[StackCount.REJECTED] += 1
             return NOTHING
         was_walked = sample.python_status != wire.PYTHON_NONE
         if sample.python_frames and not self._trusts(sample.program):
@@ -326,8 +319,8 @@ class UserStacks:
             found = self._resolver.resolve(sample, api, ktime_ns)
         if found.lacks_python and (was_walked or self._cannot_know(sample.program)):
             self._lose_python()
-        self._counts["memo_hits"] += not found.walked
-        self._counts["distinct"] += len(found.records)
+        self._counts[StackCount.MEMO_HITS] += not found.walked
+        self._counts[StackCount.DISTINCT] += len(found.records)
         return found
 
 

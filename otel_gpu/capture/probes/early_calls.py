@@ -17,6 +17,7 @@ from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump, ThreadD
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.stacks.resolver import OpenFrame
+from otel_gpu.stacks.stack_counts import StackCount
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import open_call_record
 
@@ -30,11 +31,11 @@ _MAX_THREADS = 4096
 _DUMPED_AT_A_TIME = 256
 _JUDGED_AT_A_TIME = 128
 _COUNTS = (
-    "threads_dumped",
-    "dump_unreadable",
-    "dump_incomplete",
-    "dump_not_followed",
-    "dump_refused",
+    StackCount.THREADS_DUMPED,
+    StackCount.DUMP_UNREADABLE,
+    StackCount.DUMP_INCOMPLETE,
+    StackCount.DUMP_NOT_FOLLOWED,
+    StackCount.DUMP_REFUSED,
 )
 
 _logger = logging.getLogger(__name__)
@@ -53,9 +54,7 @@ class EarlyCalls:
     """
     Finds calls that began before their process was watched, by repeated thread dumps.
 
-    ``counts``: ``threads_dumped``, and among them ``dump_unreadable`` (user space could not be read),
-    ``dump_incomplete`` (a part of the stack is missing) and ``dump_not_followed`` (later calls of the
-    thread are unknown); ``dump_refused``: threads that the kernel refused to dump.
+    ``counts`` has the numbers of dumped threads, and of the failures among them.
     """
 
     def __init__(
@@ -111,10 +110,10 @@ class EarlyCalls:
         try:
             return self._thread_dumps()
         except BpfError as error:
-            if not self.counts["dump_refused"]:
+            if not self.counts[StackCount.DUMP_REFUSED]:
                 text = "calls that had begun before their process was watched are not found: %s"
                 _logger.warning(text, error)
-            self.counts["dump_refused"] += threads
+            self.counts[StackCount.DUMP_REFUSED] += threads
             return None
 
     def _choose(self, now_ktime_ns: int) -> Iterator[tuple[_ThreadKey, _Due]]:
@@ -140,13 +139,13 @@ class EarlyCalls:
         before = self._starts.pop(key, {})
         if self._watched.get(dump.pid) != dump.program_ktime_ns:
             return
-        self.counts["threads_dumped"] += 1
-        self.counts["dump_unreadable"] += not dump.sample
-        self.counts["dump_not_followed"] += not dump.is_followed
+        self.counts[StackCount.THREADS_DUMPED] += 1
+        self.counts[StackCount.DUMP_UNREADABLE] += not dump.sample
+        self.counts[StackCount.DUMP_NOT_FOLLOWED] += not dump.is_followed
         if not dump.is_followed or not dump.sample:
             return
         found = self._user_stacks.open_calls(dump.sample)
-        self.counts["dump_incomplete"] += not found.complete
+        self.counts[StackCount.DUMP_INCOMPLETE] += not found.complete
         # Frames of calls whose entry was seen are excluded.
         frames = [frame for frame in found.calls if frame.stack_pointer not in dump.open_calls]
         tries = self._asked[key].tries if key in self._asked else 0

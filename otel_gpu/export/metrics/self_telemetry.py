@@ -12,6 +12,7 @@ from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.export.otlp.sender import DropReason
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.limits.recent import Recent
+from otel_gpu.stacks.stack_counts import StackCount
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.wire.bodies import CountField, CountsField
 
@@ -46,10 +47,14 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
 _COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counters()]
 # Reasons for which user space drops stacks.
 _DROPPED_STACKS = (
-    *("unused", "without_sample", "rejected"),
-    *("dump_unreadable", "dump_incomplete", "dump_not_followed", "dump_refused"),
+    *(StackCount.UNUSED, StackCount.WITHOUT_SAMPLE, StackCount.REJECTED),
+    *(StackCount.DUMP_UNREADABLE, StackCount.DUMP_INCOMPLETE),
+    *(StackCount.DUMP_NOT_FOLLOWED, StackCount.DUMP_REFUSED),
 )
-_DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
+_DROPPED_SYMBOLS = (
+    *(StackCount.CODE_REJECTED, StackCount.CODE_FORGOTTEN),
+    *(StackCount.PERF_MAP_MALFORMED, StackCount.MAPPING_LEFT_OUT),
+)
 # Figures of the agent's status, with their instruments and the attribute of their parts.
 _FIGURES: tuple[tuple[CountsField, Instrument, str], ...] = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
@@ -125,15 +130,18 @@ class SelfTelemetry(AgentReadings):
         yield from _each(semconv.METRIC_OTEL_GPU_PRELOAD_COVERAGE, library, by_programs)
 
     def _stacks(self, counts: Mapping[str, int]) -> Iterator[Measurement]:
-        if "resolved" in counts:
-            incomplete = counts.get("incomplete", 0)
-            resolved = {True: max(0, counts["resolved"] - incomplete), False: incomplete}
+        if StackCount.RESOLVED in counts:
+            incomplete = counts.get(StackCount.INCOMPLETE, 0)
+            resolved = {True: max(0, counts[StackCount.RESOLVED] - incomplete), False: incomplete}
             instrument = semconv.METRIC_OTEL_GPU_STACKS_RESOLVED
             yield from _each(instrument, semconv.OTEL_GPU_STACK_COMPLETE, resolved)
-        if "distinct" in counts:
+        if StackCount.DISTINCT in counts:
             instrument = semconv.METRIC_OTEL_GPU_STACKS_DISTINCT
             yield Measurement(
-                instrument, attributes=(), source="distinct", value=counts["distinct"]
+                instrument,
+                attributes=(),
+                source=StackCount.DISTINCT,
+                value=counts[StackCount.DISTINCT],
             )
         for instrument, reasons in (
             (semconv.METRIC_OTEL_GPU_STACKS_DROPPED, _DROPPED_STACKS),
