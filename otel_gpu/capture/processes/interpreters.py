@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import BinaryIO, Literal, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.probes.elf_exports import ElfSymbols
@@ -21,7 +21,7 @@ from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, progra
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.stacks.python.interpreter_memory import check
+from otel_gpu.stacks.python.interpreter_memory import LayoutVerdict, check
 from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, InterpreterLayout, layout_of
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.samples import ProcessKey
@@ -67,7 +67,7 @@ class Diagnosis(NamedTuple):
     ``reason`` when ``good``.
     """
 
-    kind: Literal["good", "early", "bad", "unknown"]
+    kind: LayoutVerdict
     version: str
     reason: str
 
@@ -211,15 +211,15 @@ class Interpreters:
             return
         with memory_of(pid) as read:
             verdict = check(known.layout, known.start, read)
-        failures = known.failures + (verdict.kind == "bad")
+        failures = known.failures + (verdict.kind == LayoutVerdict.BAD)
         self._known[pid] = settled = known._replace(
-            is_settled=verdict.kind == "good" or failures == _MAX_FAILURES,
+            is_settled=verdict.kind == LayoutVerdict.GOOD or failures == _MAX_FAILURES,
             reason=verdict.reason,
             failures=failures,
             tries=known.tries + 1,
             looked_s=self._clock(),
         )
-        if verdict.kind == "good":
+        if verdict.kind == LayoutVerdict.GOOD:
             self._true.add(known.file)
         if settled.is_settled:
             self._push(pid, settled)
@@ -258,11 +258,11 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
         return None
     place, start, _ = found
     if place.layout == UNKNOWN:
-        return Diagnosis("unknown", "", place.reason)
+        return Diagnosis(LayoutVerdict.UNKNOWN, "", place.reason)
     for _ in range(_MAX_READS_AT_ONCE):
         with memory_of(pid) as read:
             verdict = check(place.layout, start, read)
-        if verdict.kind != "bad":
+        if verdict.kind != LayoutVerdict.BAD:
             break
     version = f"{place.layout.version >> 8}.{place.layout.version & 0xFF}"
     return Diagnosis(verdict.kind, version, verdict.reason)

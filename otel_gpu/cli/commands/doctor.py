@@ -12,14 +12,18 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from otel_gpu.cli.commands import JSON_HELP, Output, add_pids
-from otel_gpu.cli.doctor.checks import CheckResult, can_capture, named, to_json
+from otel_gpu.cli.doctor.checks import CheckResult, CheckStatus, can_capture, named, to_json
 from otel_gpu.cli.doctor.host import CheckedHost, check_loader, examine_host
 from otel_gpu.cli.doctor.visibility import examine_process, examine_processes
 from otel_gpu.cli.service.systemd import examine_service
 from otel_gpu.config import Config
 from otel_gpu.report.wording.formats import printable
 
-_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
+_STYLES = {
+    CheckStatus.OK: "green",
+    CheckStatus.WARNING: "yellow",
+    CheckStatus.MISSING: "bold red",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -54,7 +58,7 @@ def _table(findings: Iterable[CheckResult]) -> Table:
     table = Table(*columns, box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
         detail = Text(printable(finding.detail))
-        if finding.hint and finding.status != "ok":
+        if finding.hint and finding.status != CheckStatus.OK:
             detail.append(f"\nhint: {printable(finding.hint)}", style="dim")
         style = _STYLES[finding.status]
         table.add_row(Text(finding.status, style=style), Text(finding.name), detail)
@@ -62,7 +66,7 @@ def _table(findings: Iterable[CheckResult]) -> Table:
 
 
 def _verdict(findings: list[CheckResult], processes: list[CheckResult]) -> str:
-    if missing := [finding.name for finding in findings if finding.status == "missing"]:
+    if missing := [finding.name for finding in findings if finding.status == CheckStatus.MISSING]:
         return f"This host cannot capture: {', '.join(missing)}."
     if not can_capture(processes):
         return "This host can capture, but not from every process named."

@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_gpu.cli.commands import JSON_HELP, Output, UsageError
 from otel_gpu.cli.flight_recorder import store_path
-from otel_gpu.cli.service.files import UNIT, Action, ServiceLayout
+from otel_gpu.cli.service.files import UNIT, FileAction, ServiceLayout
 from otel_gpu.cli.service.systemd import ServiceState, state_of_service
 from otel_gpu.cli.service.trust import parts_of_program, untrusted
 from otel_gpu.config import Config
@@ -28,13 +28,13 @@ CONFIG_FLAGS = ("store.path",)
 _MOST_CACHES = 5
 _ACTIONS = ("install", "uninstall", "status")
 # Per action: the past tense, the infinitive for --dry-run, and a suffix.
-_WORDING: dict[Action, tuple[str, str, str]] = {
-    "write": ("wrote", "write", ""),
-    "replace": ("brought up to date", "bring up to date", ""),
-    "beside": ("wrote", "write", ", beside the one that was changed here"),
-    "unchanged": ("left as it is", "leave as it is", ""),
-    "remove": ("removed", "remove", ""),
-    "keep": ("kept", "keep", ", which was changed here"),
+_WORDING: dict[FileAction, tuple[str, str, str]] = {
+    FileAction.WRITE: ("wrote", "write", ""),
+    FileAction.REPLACE: ("brought up to date", "bring up to date", ""),
+    FileAction.BESIDE: ("wrote", "write", ", beside the one that was changed here"),
+    FileAction.UNCHANGED: ("left as it is", "leave as it is", ""),
+    FileAction.REMOVE: ("removed", "remove", ""),
+    FileAction.KEEP: ("kept", "keep", ", which was changed here"),
 }
 _NEXT = (
     "next:",

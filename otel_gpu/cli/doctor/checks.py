@@ -1,28 +1,33 @@
 """Results of checks, and the JSON document of ``doctor``."""
 
 from collections.abc import Iterator
+from enum import StrEnum
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-Status = Literal["ok", "warning", "missing"]
+
+class CheckStatus(StrEnum):
+    """Whether a capture works."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Something will not be seen or sent."""
+    MISSING = "missing"
+    """Nothing can be captured."""
 
 
 class CheckResult(NamedTuple):
-    """
-    The result of one check. Its name is stable in ``doctor --json``.
-
-    ``missing``: nothing can be captured. ``warning``: something will not be seen or sent.
-    """
+    """The result of one check. Its name is stable in ``doctor --json``."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     hint: str = ""
 
 
-ok = partial(CheckResult, "", "ok")
-warning = partial(CheckResult, "", "warning")
-missing = partial(CheckResult, "", "missing")
+ok = partial(CheckResult, "", CheckStatus.OK)
+warning = partial(CheckResult, "", CheckStatus.WARNING)
+missing = partial(CheckResult, "", CheckStatus.MISSING)
 
 
 def named(**findings: CheckResult) -> Iterator[CheckResult]:
@@ -44,4 +49,4 @@ def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[s
 
 def can_capture(findings: list[CheckResult]) -> bool:
     """Return whether no requirement is missing."""
-    return all(finding.status != "missing" for finding in findings)
+    return all(finding.status != CheckStatus.MISSING for finding in findings)

@@ -19,7 +19,7 @@ from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
 from otel_gpu.capture.bpf.libbpf_trials import LibbpfReport, query_libbpf
 from otel_gpu.capture.bpf.loaders import choose_loader
 from otel_gpu.capture.host.kernel_log import PATH
-from otel_gpu.cli.doctor.checks import CheckResult, missing, named, ok, warning
+from otel_gpu.cli.doctor.checks import CheckResult, CheckStatus, missing, named, ok, warning
 from otel_gpu.cli.doctor.reachability import check_endpoints
 from otel_gpu.errors import HostError
 from otel_gpu.options import Loader
@@ -343,7 +343,7 @@ def _check_kernel_log(host: CheckedHost, path: str) -> CheckResult:
         known = capabilities(host)
         without = "" if known is None or "SYSLOG" in known else ", without CAP_SYSLOG"
         return ok(f"{path}: {error.strerror}{without}: {lost}")
-    if _check_pid_namespace(host).status != "ok":
+    if _check_pid_namespace(host).status != CheckStatus.OK:
         return ok(
             f"{path}; errors of devices are of no process, as its pids are of the initial namespace"
         )

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
-from otel_gpu.cli.doctor.checks import CheckResult
+from otel_gpu.cli.doctor.checks import CheckResult, CheckStatus
 
 _CONNECT_TIMEOUT_S = 1.0
-_ok = partial(CheckResult, "endpoint", "ok")
-_warning = partial(CheckResult, "endpoint", "warning")
+_ok = partial(CheckResult, "endpoint", CheckStatus.OK)
+_warning = partial(CheckResult, "endpoint", CheckStatus.WARNING)
 
 
 def check_endpoints(environ: Mapping[str, str]) -> Iterator[CheckResult]:

@@ -20,6 +20,7 @@ from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
 from otel_gpu.procfs.reader import open_maps, read_maps
+from otel_gpu.stacks.python.interpreter_memory import LayoutVerdict
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.wire.probe_symbols import layer_of_library, probes_of
 from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
@@ -35,11 +36,11 @@ _ELF_32_BIT = b"\x7fELF\x01"
 _PIDS_LISTED = 5
 _SYMBOLS_LISTED = 3
 _PYTHON_HINTS = {
-    "early": "nothing to do if it has just begun, or waits outside of Python: a capture looks "
+    LayoutVerdict.EARLY: "nothing to do if it has just begun, or waits outside of Python: a capture looks "
     "again by itself; ask again when it works",
-    "bad": "ask again, since it may have been looked at in a bad moment; if it says the same, this "
+    LayoutVerdict.BAD: "ask again, since it may have been looked at in a bad moment; if it says the same, this "
     "interpreter was built in an unusual way (as with Py_TRACE_REFS): use an ordinary build",
-    "unknown": "run the program with a final release of CPython 3.10 to 3.14 that has a GIL; "
+    LayoutVerdict.UNKNOWN: "run the program with a final release of CPython 3.10 to 3.14 that has a GIL; "
     "until then its stacks have native frames only",
 }
 
@@ -216,7 +217,7 @@ def check_python_frames(pid: int, files: Iterable[MappedFile]) -> CheckResult:
     if found is None:
         return ok("no Python interpreter is mapped")
     python = f"Python {found.version}".rstrip()
-    if found.kind == "good":
+    if found.kind == LayoutVerdict.GOOD:
         return ok(f"{python}: its frames can be read")
     return warning(
         f"{python}: stacks have no lines of Python: {found.reason}", _PYTHON_HINTS[found.kind]

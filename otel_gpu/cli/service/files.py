@@ -12,8 +12,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.errors import HostError
 
@@ -29,7 +30,18 @@ _RECORD = Path("etc/otel-gpu/.installed.json")
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+-]+")
 _MAX_BYTES = 1 << 20
 
-Action = Literal["write", "replace", "beside", "unchanged", "remove", "keep"]
+
+class FileAction(StrEnum):
+    """What is done to a file."""
+
+    WRITE = "write"
+    REPLACE = "replace"
+    """Update one that the operator did not change."""
+    BESIDE = "beside"
+    """Write next to one that the operator changed."""
+    UNCHANGED = "unchanged"
+    REMOVE = "remove"
+    KEEP = "keep"
 
 
 class ServiceFile(NamedTuple):
@@ -49,13 +61,9 @@ FILES = (
 
 
 class FileChange(NamedTuple):
-    """
-    The change of one file; ``data`` is empty if nothing is written.
+    """The change of one file; ``data`` is empty if nothing is written."""
 
-    ``replace`` updates an unchanged file; ``beside`` writes next to one that the operator changed.
-    """
-
-    action: Action
+    action: FileAction
     path: Path
     data: bytes = b""
     mode: int = 0o644
@@ -92,15 +100,15 @@ class ServiceLayout:
         for step in steps:
             if step.data:
                 _write(step.path, step.data, step.mode)
-            if step.action in {"write", "replace"}:
+            if step.action in {FileAction.WRITE, FileAction.REPLACE}:
                 recorded[self._key(step.path)] = _digest(step.data)
         text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"
         _write(self._root / _RECORD, text.encode(), 0o644)
 
     def uninstall(self, steps: list[FileChange]) -> None:
         """Make the changes of an uninstallation."""
-        removed = [step.path for step in steps if step.action == "remove"]
-        if not any(step.action == "keep" for step in steps):
+        removed = [step.path for step in steps if step.action == FileAction.REMOVE]
+        if not any(step.action == FileAction.KEEP for step in steps):
             removed.append(self._root / _RECORD)
         for path in removed:
             with _explained(path):
@@ -112,15 +120,15 @@ class ServiceLayout:
         path, data = self._root / file.place, self._shipped(file)
         present = _read(path)
         if present is None:
-            return FileChange(action="write", path=path, data=data, mode=file.mode)
+            return FileChange(action=FileAction.WRITE, path=path, data=data, mode=file.mode)
         if present == data:
-            return FileChange("unchanged", path)
+            return FileChange(FileAction.UNCHANGED, path)
         if _digest(present) == recorded.get(self._key(path)):
-            return FileChange(action="replace", path=path, data=data, mode=file.mode)
+            return FileChange(action=FileAction.REPLACE, path=path, data=data, mode=file.mode)
         beside = path.with_name(path.name + ".new")
         if _read(beside) == data:
-            return FileChange("unchanged", beside)
-        return FileChange(action="beside", path=beside, data=data, mode=file.mode)
+            return FileChange(FileAction.UNCHANGED, beside)
+        return FileChange(action=FileAction.BESIDE, path=beside, data=data, mode=file.mode)
 
     def _removals(self, recorded: Mapping[str, str]) -> Iterator[FileChange]:
         for file in FILES:
@@ -128,10 +136,10 @@ class ServiceLayout:
             present = _read(path)
             if present is not None:
                 ours = present == data or _digest(present) == recorded.get(self._key(path))
-                yield FileChange("remove" if ours else "keep", path)
+                yield FileChange(FileAction.REMOVE if ours else FileAction.KEEP, path)
             beside = path.with_name(path.name + ".new")
             if _read(beside) is not None:
-                yield FileChange("remove", beside)
+                yield FileChange(FileAction.REMOVE, beside)
 
     def _shipped(self, file: ServiceFile) -> bytes:
         for folder in _SOURCES:

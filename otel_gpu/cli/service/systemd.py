@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.cli.doctor.checks import CheckResult
+from otel_gpu.cli.doctor.checks import CheckResult, CheckStatus
 from otel_gpu.cli.service.files import UNIT
 from otel_gpu.cli.service.notify import CAPTURING
 from otel_gpu.errors import HostError
@@ -103,9 +103,11 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[CheckResult]:
             detail = f"process {state.pid}: {state.word or 'running'}"
             hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
             if state.has_errors:
-                yield CheckResult(name="service", status="warning", detail=detail, hint=hint)
+                yield CheckResult(
+                    name="service", status=CheckStatus.WARNING, detail=detail, hint=hint
+                )
             else:
-                yield CheckResult("service", "ok", detail)
+                yield CheckResult("service", CheckStatus.OK, detail)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

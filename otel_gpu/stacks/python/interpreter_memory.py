@@ -8,8 +8,9 @@ thread that the C library knows, a whole chain of frames, and code objects with 
 
 import platform
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.stacks.python.layouts import InterpreterLayout
 
@@ -193,15 +194,22 @@ class PythonMemory:
         return found
 
 
+class LayoutVerdict(StrEnum):
+    """Whether Python frames of a program can be read."""
+
+    GOOD = "good"
+    EARLY = "early"
+    """It runs no Python code yet, or is not readable; check again later."""
+    BAD = "bad"
+    """This can be an accident, as the interpreter runs during the read."""
+    UNKNOWN = "unknown"
+    """Its version has no known layout."""
+
+
 class LayoutCheck(NamedTuple):
-    """
-    The result of checking a layout against an interpreter.
+    """The result of checking a layout against an interpreter; ``reason`` is empty if it is good."""
 
-    ``early``: it runs no Python code yet, or is not readable; check again later. ``bad`` can be an
-    accident, as the interpreter runs during the read. ``reason`` is empty if it is ``good``.
-    """
-
-    kind: Literal["good", "early", "bad"]
+    kind: LayoutVerdict
     reason: str = ""
 
 
@@ -214,14 +222,14 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
     """
     memory = PythonMemory(layout, runtime, read)
     if len(read(runtime + layout.runtime_interpreters, _POINTER_BYTES)) != _POINTER_BYTES:
-        return LayoutCheck("early", "its memory cannot be read")
+        return LayoutCheck(LayoutVerdict.EARLY, "its memory cannot be read")
     failures: list[str] = []
     try:
         for thread_id, frame in memory.threads():
             if thread_id and frame:
                 try:
                     if _has_sound_frames(memory, read, thread_id=thread_id, frame=frame):
-                        return LayoutCheck("good")
+                        return LayoutCheck(LayoutVerdict.GOOD)
                 except ValueError as error:
                     failures.append(str(error))
             if len(failures) == _MAX_FAILED_THREADS:
@@ -229,8 +237,8 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
     except ValueError as error:
         failures.append(str(error))
     if failures:
-        return LayoutCheck("bad", f"its frames cannot be followed: {failures[0]}")
-    return LayoutCheck("early", "no thread of it runs enough Python code yet")
+        return LayoutCheck(LayoutVerdict.BAD, f"its frames cannot be followed: {failures[0]}")
+    return LayoutCheck(LayoutVerdict.EARLY, "no thread of it runs enough Python code yet")
 
 
 def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: int) -> bool:
