@@ -15,7 +15,7 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identity.identities import Program
-from otel_gpu.explain.budget import ChainBudget, Decision
+from otel_gpu.explain.budget import ChainBudget, ChainLimit, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -34,7 +34,7 @@ class Sink(Observer, Protocol):
     def observe_chain(self, chain: Chain) -> None:
         """Process a chain; it comes after the spans of its effect."""
 
-    def limit_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: ChainLimit, count: int) -> None:
         """Count chains that are not kept, or not even made."""
 
     def observe_incident(self, incident: Incident) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from otel_gpu import options
 from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
-from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
+from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES, ApiLayer
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
 
@@ -107,22 +107,22 @@ def _versions() -> Iterator[str]:
         ("Python, of the agent", _project()["requires-python"], "the virtual environment's"),
         (
             "CUDA runtime",
-            f"{layers['runtime']} APIs, all spellings",
+            f"{layers[ApiLayer.RUNTIME]} APIs, all spellings",
             f"the real one {runtime}, without a GPU; a stand-in, {_soname('cudart.c')}",
         ),
         (
             "CUDA driver",
-            f"{layers['driver']} APIs, all spellings",
+            f"{layers[ApiLayer.DRIVER]} APIs, all spellings",
             f"a stand-in, {_soname('cuda.c')}",
         ),
         (
             "NCCL",
-            f"{layers['nccl']} APIs, all spellings",
+            f"{layers[ApiLayer.NCCL]} APIs, all spellings",
             f"a stand-in, {_soname('nccl.c')}; if provided, the real one",
         ),
         (
             "verbs",
-            f"{layers['verbs']} calls of libibverbs, their default versions",
+            f"{layers[ApiLayer.VERBS]} calls of libibverbs, their default versions",
             "a stand-in, libibverbs.so.1",
         ),
         *(

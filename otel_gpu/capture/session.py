@@ -46,7 +46,7 @@ from otel_gpu.procfs import kernel_clock, process_memory, reader
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
-from otel_gpu.wire.bodies import CaptureFacts
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode
 from otel_gpu.wire.histogram_layout import layout_description
 
 # The longest sleep of the loop: when busy, and at rest.
@@ -307,11 +307,10 @@ class Session:
         unmap_unused_code()
 
     def _describe(self) -> CaptureFacts:
-        mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
         return {
             "agent": {"version": __version__, "pid": os.getpid()},
             "host": describe_host(),
-            "mode": "command" if self._command else mode,
+            "mode": self._mode(),
             "layout": layout_description(self._config),
             "settings": {
                 "spans": self._config.spans.mode,
@@ -320,6 +319,13 @@ class Session:
                 "memory_blocks": self._config.memory.blocks,
             },
         }
+
+    def _mode(self) -> CaptureMode:
+        if self._command:
+            return CaptureMode.COMMAND
+        if self._watch_all:
+            return CaptureMode.ALL
+        return CaptureMode.CGROUP if self._cgroup else CaptureMode.PIDS
 
     def _make_schedule(self) -> Schedule:
         capture = self._config.capture

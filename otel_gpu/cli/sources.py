@@ -8,7 +8,7 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError, StoreError
-from otel_gpu.importers import open_capture
+from otel_gpu.importers import ImportKind, open_capture
 from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.document import Window
@@ -85,11 +85,11 @@ class RecordingSource(Source):
 class SnapshotSource(Source):
     """A memory snapshot of PyTorch. Raises the errors of its importer."""
 
-    kind = "torch-memory"
+    kind = ImportKind.TORCH_MEMORY
 
     def __init__(self, path: Path, config: Config) -> None:
         super().__init__(str(path))
-        with open_capture("torch-memory", path, config) as capture:
+        with open_capture(ImportKind.TORCH_MEMORY, path, config) as capture:
             self._events = tuple(capture.events())
             self._counts = capture.counts
 

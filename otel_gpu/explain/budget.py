@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
@@ -17,8 +18,13 @@ from otel_gpu.explain.chains import Chain
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 
-LIMIT_OF_RATE = "rate"
-LIMIT_OF_TRACE = "trace_full"
+
+class ChainLimit(StrEnum):
+    """Why a chain is rate-limited."""
+
+    RATE = "rate"
+    TRACE_FULL = "trace_full"
+
 
 # One call has one effect, or two if it hung and returned. Calls that it made inside have their own.
 CHAINS_PER_TRACE = 16
@@ -29,10 +35,10 @@ _NS_PER_SECOND = 1_000_000_000
 
 
 class Decision(NamedTuple):
-    """A chain, and why it is rate-limited; empty: it is kept."""
+    """A chain, and why it is rate-limited; None: it is kept."""
 
     chain: Chain
-    limited: str = ""
+    limited: ChainLimit | None = None
 
 
 class _Entry(NamedTuple):
@@ -92,9 +98,9 @@ class ChainBudget:
             of_trace = (
                 entry for entry in entries if entry.chain.effect.trace_id == effect.trace_id
             )
-            yield self._give_up(entries, min(of_trace), LIMIT_OF_TRACE)
+            yield self._give_up(entries, min(of_trace), ChainLimit.TRACE_FULL)
         elif len(entries) > self._per_second:
-            yield self._give_up(entries, self._find_least(entries), LIMIT_OF_RATE)
+            yield self._give_up(entries, self._find_least(entries), ChainLimit.RATE)
         while len(self._seconds) > _MAX_SECONDS:
             yield from self._decide(min(self._seconds))
 
@@ -126,7 +132,7 @@ class ChainBudget:
         for entry in sorted(self._seconds.pop(second), key=_by_time):
             yield Decision(entry.chain)
 
-    def _give_up(self, entries: list[_Entry], entry: _Entry, reason: str) -> Decision:
+    def _give_up(self, entries: list[_Entry], entry: _Entry, reason: ChainLimit) -> Decision:
         entries.remove(entry)
         heapq.heapify(entries)
         trace_id = entry.chain.effect.trace_id

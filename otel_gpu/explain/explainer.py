@@ -37,6 +37,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import ChronicCauses
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.baselines import Baselines, of_calls
+from otel_gpu.explain.budget import ChainLimit
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chain_builder import ChainBuilder
 from otel_gpu.explain.chains import (
@@ -217,7 +218,7 @@ class Explainer:
         counts["samples"] += self._samples.given_up + self._chronic.places.left_out
         return +counts
 
-    def take_left_out(self) -> Counter[str]:
+    def take_left_out(self) -> Counter[ChainLimit]:
         """Return how many effects were not explained since the last call, by reason."""
         left_out = self._pending.left_out
         if not left_out:

@@ -19,7 +19,7 @@ from otel_gpu.enrich.activities import CallActivity, GapActivity
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.baselines import Baseline
-from otel_gpu.explain.budget import CHAINS_PER_TRACE, LIMIT_OF_RATE, LIMIT_OF_TRACE
+from otel_gpu.explain.budget import CHAINS_PER_TRACE, ChainLimit
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.caches import CACHES
@@ -52,7 +52,7 @@ class _Series:
         self.longest: list[_Entry] = []  # a heap, the shortest first
         self.traces: Counter[bytes] = Counter()  # how many of these each trace has
         # Of the others, by the reason that they are not explained.
-        self.others_ns: dict[str, array[int]] = {}
+        self.others_ns: dict[ChainLimit, array[int]] = {}
 
 
 class _Ranked(NamedTuple):
@@ -89,7 +89,7 @@ class PendingEffects:
         self._size = 0
         self._number = 0
         self.due_unix_ns = _NEVER
-        self.left_out: Counter[str] = Counter()
+        self.left_out: Counter[ChainLimit] = Counter()
         self.cut = CutPrograms()
         CACHES.register("pending_effects", self, "_seconds")
         CACHES.register("pending_effects", self, "_chosen")
@@ -155,9 +155,9 @@ class PendingEffects:
         self._number += 1
         if any(trace_id) and series.traces[trace_id] >= CHAINS_PER_TRACE:
             rival = min(one for one in longest if one.candidate.activity.trace_id == trace_id)
-            reason = LIMIT_OF_TRACE
+            reason = ChainLimit.TRACE_FULL
         elif len(longest) >= self._limit:
-            rival, reason = longest[0], LIMIT_OF_RATE
+            rival, reason = longest[0], ChainLimit.RATE
         else:
             heapq.heappush(longest, _Entry(duration_ns, -self._number, make()))
             series.traces[trace_id] += 1
@@ -188,10 +188,10 @@ class PendingEffects:
         for _, _, _, number, candidate in ranked:
             trace_id = candidate.activity.trace_id
             if explained >= self._limit:
-                self.left_out[LIMIT_OF_RATE] += 1
+                self.left_out[ChainLimit.RATE] += 1
                 others[candidate.activity.process] += 1
             elif any(trace_id) and traces[trace_id] >= CHAINS_PER_TRACE:
-                self.left_out[LIMIT_OF_TRACE] += 1
+                self.left_out[ChainLimit.TRACE_FULL] += 1
             else:
                 traces[trace_id] += 1
                 explained += 1
@@ -232,7 +232,7 @@ class PendingEffects:
             for reason, others_ns in series.others_ns.items():
                 effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
                 self.left_out[reason] += effects
-                if effects and reason == LIMIT_OF_RATE:
+                if effects and reason == ChainLimit.RATE:
                     others[worst.candidate.activity.process] += effects
         return ranked, others
 

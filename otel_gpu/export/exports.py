@@ -25,6 +25,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
+from otel_gpu.explain.budget import ChainLimit
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.export import semconv
@@ -211,7 +212,7 @@ class Exports:
             )
             self._add(map(self._limits.apply, spans))
 
-    def limit_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: ChainLimit, count: int) -> None:
         """Count causal chains that become no spans."""
         if self._explains:
             name = semconv.METRIC_OTEL_GPU_CHAINS_RATE_LIMITED

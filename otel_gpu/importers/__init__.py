@@ -12,6 +12,7 @@ To add an importer, write a module with a function ``open_capture`` like the one
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -41,6 +42,15 @@ class ForeignCapture(Protocol):
         """
 
 
+class ImportKind(StrEnum):
+    """A tool's captures, as ``otel-gpu import`` names them."""
+
+    FLIGHT_RECORDER = "nccl-flight-recorder"
+    NSYS = "nsys"
+    TORCH_MEMORY = "torch-memory"
+    TORCH_TRACE = "torch-trace"
+
+
 class FileKind(NamedTuple):
     """A kind of file, the module that reads it, and the options that it takes."""
 
@@ -49,22 +59,22 @@ class FileKind(NamedTuple):
     choices: frozenset[str] = frozenset()
 
 
-KINDS: Mapping[str, FileKind] = {
-    "nccl-flight-recorder": FileKind(
+KINDS: Mapping[ImportKind, FileKind] = {
+    ImportKind.FLIGHT_RECORDER: FileKind(
         "dumps of PyTorch's Flight Recorder, one for each rank, or a folder of them",
         "otel_gpu.importers.flight_recorder.capture",
         frozenset({"others"}),
     ),
-    "nsys": FileKind(
+    ImportKind.NSYS: FileKind(
         "a SQLite export of Nsight Systems (nsys export --type sqlite)",
         "otel_gpu.importers.nsys.capture",
     ),
-    "torch-memory": FileKind(
+    ImportKind.TORCH_MEMORY: FileKind(
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
         "otel_gpu.importers.torch_memory.capture",
         frozenset({"device_bytes"}),
     ),
-    "torch-trace": FileKind(
+    ImportKind.TORCH_TRACE: FileKind(
         "a trace that torch.profiler wrote, or a folder with those of several ranks",
         "otel_gpu.importers.torch_trace.capture",
     ),
@@ -72,10 +82,10 @@ KINDS: Mapping[str, FileKind] = {
 
 
 def open_capture(
-    kind: str, path: Path, config: Config, **choices: int | Sequence[Path]
+    kind: ImportKind, path: Path, config: Config, **choices: int | Sequence[Path]
 ) -> AbstractContextManager[ForeignCapture]:
     """
-    Open a capture of a ``kind`` in ``KINDS``; the file is not changed.
+    Open a capture; the file is not changed.
 
     ``choices``: ``device_bytes`` is the memory of a device, ``others`` are further files of the
     same capture.

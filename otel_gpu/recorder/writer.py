@@ -32,6 +32,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
+from otel_gpu.explain.budget import ChainLimit
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.recorder.batch import ROW_BYTES, ChunkExtent, RowBatch
 from otel_gpu.recorder.journal import Journal
@@ -156,7 +157,7 @@ class StoreWriter:
         self._batch.add("chains", chain_row(seq, chain, self._names), end_unix_ns)
         self._add_causes(seq, chain.causes)
 
-    def limit_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: ChainLimit, count: int) -> None:
         """Count causal chains that are not stored."""
         self._lost[CHAINS + reason] += count
 

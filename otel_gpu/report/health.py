@@ -4,11 +4,10 @@ from collections import Counter
 
 from otel_gpu.enrich.activities import Activity, CaptureActivity, ProbesActivity
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.wire.bodies import CaptureFacts, ProbedLibrary
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode, ProbedLibrary
 
 MAX_LIBRARIES = 100
 _KIND = "Activity"
-_IMPORT = "import"
 
 
 class Health(AgentReadings):
@@ -44,4 +43,4 @@ class Health(AgentReadings):
     @property
     def is_foreign(self) -> bool:
         """Whether another tool made the capture."""
-        return self.capture is not None and self.capture.get("mode") == _IMPORT
+        return self.capture is not None and self.capture.get("mode") == CaptureMode.IMPORT

@@ -70,6 +70,16 @@ class Layout(TypedDict):
     sizes: Buckets
 
 
+class CaptureMode(StrEnum):
+    """What a capture observes, or that another tool made it."""
+
+    COMMAND = "command"
+    PIDS = "pid"
+    CGROUP = "cgroup"
+    ALL = "all"
+    IMPORT = "import"
+
+
 class CaptureFacts(TypedDict, total=False):
     """
     How a capture was made.

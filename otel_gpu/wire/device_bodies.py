@@ -1,6 +1,7 @@
 """The body of RECORD_DEVICES: what NVML reports of the devices of a host."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Final, Literal, Required, TypedDict
 
 from msgspec import Meta, ValidationError
@@ -14,15 +15,24 @@ MAX_PARTS: Final = 256
 MAX_TEXT: Final = 256
 """Characters of a text."""
 
-LimitReason = Literal["sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake"]
+
+class ClockLimit(StrEnum):
+    """Why the clocks of a device are limited."""
+
+    SW_POWER_CAP = "sw_power_cap"
+    SYNC_BOOST = "sync_boost"
+    SW_THERMAL = "sw_thermal"
+    HW_THERMAL = "hw_thermal"
+    HW_POWER_BRAKE = "hw_power_brake"
+
 
 # Reasons for limited clocks, by NVML's field that counts their nanoseconds.
-LIMITED: Final[Mapping[str, LimitReason]] = {
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": "sw_power_cap",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": "sync_boost",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
+LIMITED: Final[Mapping[str, ClockLimit]] = {
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": ClockLimit.SW_POWER_CAP,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": ClockLimit.SYNC_BOOST,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": ClockLimit.SW_THERMAL,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": ClockLimit.HW_THERMAL,
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": ClockLimit.HW_POWER_BRAKE,
 }
 # Link and direction of the bytes that a field of NVML counts.
 IO: Final[Mapping[str, tuple[str, str]]] = {
@@ -87,7 +97,7 @@ class GpuReading(TypedDict, total=False):
     clock_limit_mhz: Count
     reasons: Count
     errors: dict[Literal["corrected", "uncorrected"], Count]
-    limited_ns: dict[LimitReason, Count]
+    limited_ns: dict[ClockLimit, Count]
     io_bytes: Annotated[
         list[tuple[Literal["pcie", "nvlink"], Literal["transmit", "receive"], Count]],
         Meta(max_length=len(IO)),

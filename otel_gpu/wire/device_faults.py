@@ -1,6 +1,7 @@
 """Errors of devices, as their driver reports them: the body of RECORD_DEVICE_FAULT, and its event."""
 
-from typing import Annotated, Final, Literal, NamedTuple
+from enum import StrEnum
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -12,10 +13,18 @@ MAX_TEXT: Final = 1024
 _Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
+class FaultSource(StrEnum):
+    """What reported an error of a device."""
+
+    KERNEL_LOG = "kernel_log"
+    NVML = "nvml"
+    """It does not name the process."""
+
+
 class DeviceFaultBody(Struct, frozen=True):
     """The fields are those of ``DeviceFault``; ``pid`` and ``name`` are from the driver."""
 
-    reported_by: Literal["kernel_log", "nvml"]
+    reported_by: FaultSource
     xid: UInt32
     bus_id: _Text
     pid: UInt32 = 0
@@ -33,7 +42,6 @@ class DeviceFault(NamedTuple):
 
     Attributes:
         program_ktime_ns: With ``pid``, the watched program whose work failed; 0: not a watched one.
-        reported_by: The source: ``kernel_log``, or ``nvml``, which does not name the process.
         xid: NVIDIA's number of the kind of error.
         bus_id: PCI domain, bus and device.
         reported_pid: The process whose work failed, in the initial pid namespace; 0: not reported.
@@ -45,7 +53,7 @@ class DeviceFault(NamedTuple):
     ktime_ns: int
     program_ktime_ns: int
     pid: int
-    reported_by: str
+    reported_by: FaultSource
     xid: int
     bus_id: str
     reported_pid: int

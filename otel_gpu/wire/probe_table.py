@@ -12,9 +12,22 @@ rows go at the end of their block.
 
 import functools
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
+
+
+class ApiLayer(StrEnum):
+    """The library that has an API."""
+
+    RUNTIME = "runtime"
+    """libcudart."""
+    DRIVER = "driver"
+    """libcuda."""
+    NCCL = "nccl"
+    VERBS = "verbs"
+    """libibverbs."""
 
 
 class Api(NamedTuple):
@@ -59,9 +72,9 @@ class Api(NamedTuple):
         return int(self.counted_by_preload)
 
     @property
-    def layer_name(self) -> str:
-        """``runtime`` (libcudart), ``driver`` (libcuda), ``nccl``, or ``verbs`` (libibverbs)."""
-        return LAYER_NAMES.get(self.layer, "driver")
+    def layer_name(self) -> ApiLayer:
+        """Its layer; the driver for unknown ones."""
+        return LAYER_NAMES.get(self.layer, ApiLayer.DRIVER)
 
     @property
     def tells_device(self) -> bool:
@@ -90,11 +103,11 @@ _PRELOAD_FAMILIES = frozenset(
     }
 )
 
-LAYER_NAMES: Mapping[int, str] = {
-    wire.LAYER_RUNTIME: "runtime",
-    wire.LAYER_DRIVER: "driver",
-    wire.LAYER_NCCL: "nccl",
-    wire.LAYER_VERBS: "verbs",
+LAYER_NAMES: Mapping[int, ApiLayer] = {
+    wire.LAYER_RUNTIME: ApiLayer.RUNTIME,
+    wire.LAYER_DRIVER: ApiLayer.DRIVER,
+    wire.LAYER_NCCL: ApiLayer.NCCL,
+    wire.LAYER_VERBS: ApiLayer.VERBS,
 }
 
 

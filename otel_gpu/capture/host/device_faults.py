@@ -7,7 +7,6 @@ used only without the log. Each XID is reported once.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.settings import is_in_initial_pid_namespace
@@ -19,9 +18,7 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import json_record
-
-KERNEL_LOG: Final = "kernel_log"
-NVML: Final = "nvml"
+from otel_gpu.wire.device_faults import FaultSource
 
 _MAX_ENDED = 1024
 _MAX_KINDS = 256
@@ -85,9 +82,9 @@ class DeviceFaults:
     def read(self, *, is_last: bool = False) -> Iterator[bytes]:
         """Yield new errors; repeated ones are counted in one record per second."""
         now_s = self._clock()
-        source, found = KERNEL_LOG, list(self._log.read())
+        source, found = FaultSource.KERNEL_LOG, list(self._log.read())
         if not self._log.is_open:
-            source, found = NVML, [*found, *self._nvml.take_xids()]
+            source, found = FaultSource.NVML, [*found, *self._nvml.take_xids()]
         for xid in found:
             kind = xid[:3]
             held = self._held.get(kind)

@@ -36,7 +36,7 @@ _NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
 
 def add_arguments(parser: ArgumentParser) -> None:
     kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
-    parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
+    parser.add_argument("kind", choices=tuple(map(str, KINDS)), metavar="KIND", help=kinds)
     add_file(parser, "file", "the capture to import")
     more = "further files of the same capture: of a Flight Recorder, those of the other ranks"
     add_file(parser, "others", more, nargs="*")

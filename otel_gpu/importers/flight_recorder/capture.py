@@ -12,7 +12,7 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.importers.flight_recorder.dump import Dump, ProcessGroup, read_dump
 from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError
-from otel_gpu.wire.bodies import CaptureFacts, ProcessFacts
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode, ProcessFacts
 from otel_gpu.wire.communicators import (
     Communicator,
     CommunicatorKey,
@@ -81,7 +81,7 @@ class FlightRecorderCapture:
         start_ns = min(times, default=min(dump.file_unix_ns for dump in self._dumps.values()))
         info: CaptureFacts = {
             "layout": self._layout,
-            "mode": "import",
+            "mode": CaptureMode.IMPORT,
             "source": self.counts.source,
             "unknown": ["calls"],
         }

@@ -19,7 +19,7 @@ from otel_gpu.importers.nsys.tables import (
     Tables,
 )
 from otel_gpu.importers.sqlite_source import SqliteSource, require
-from otel_gpu.wire.bodies import CaptureFacts
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode
 from otel_gpu.wire.device_activity import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.wire.frames import clean
@@ -100,7 +100,7 @@ class NsysCapture:
         base_unix_ns, is_dated = self._base_unix_ns(end_ns)
         info: CaptureFacts = {
             "layout": self._layout,
-            "mode": "import",
+            "mode": CaptureMode.IMPORT,
             "source": self.counts.source,
         }
         yield Capture(base_unix_ns + start_ns, info)

@@ -12,7 +12,7 @@ from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.torch_memory.dictionaries import EVENT, OTHER_EVENT, Shapes
-from otel_gpu.wire.bodies import CaptureFacts
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode
 from otel_gpu.wire.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.wire.frames import clean
 from otel_gpu.wire.histogram_layout import layout_description
@@ -75,7 +75,7 @@ class SnapshotCapture:
             self.counts.notes.append("The file says no times: that of the file stands for them.")
         info: CaptureFacts = {
             "layout": self._layout,
-            "mode": "import",
+            "mode": CaptureMode.IMPORT,
             "source": self.counts.source,
         }
         yield Capture(start_ns, info)

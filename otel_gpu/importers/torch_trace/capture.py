@@ -13,7 +13,7 @@ from otel_gpu.importers.import_counts import HOST_WORK, ImportCounts
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
-from otel_gpu.wire.bodies import CaptureFacts
+from otel_gpu.wire.bodies import CaptureFacts, CaptureMode
 from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.wire.frames import clean
@@ -56,7 +56,7 @@ class TraceCapture:
             if not number:
                 info: CaptureFacts = {
                     "layout": self._layout,
-                    "mode": "import",
+                    "mode": CaptureMode.IMPORT,
                     "source": self.counts.source,
                 }
                 yield Capture(start_ns, info)

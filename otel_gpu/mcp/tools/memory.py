@@ -15,6 +15,7 @@ from otel_gpu.report.memory.types import (
     GrowingLine,
     Holding,
     KeptMemory,
+    Layer,
     OutOfMemoryRow,
     PinnedBy,
 )
@@ -69,7 +70,7 @@ def get_device_memory(
     return {
         "devices": [_device(row, document, limit) for row in shown],
         **present(more_devices=len(document.memory) - len(shown)),
-        "note": "" if any(row.layer == "framework" for row in shown) else _NOTHING,
+        "note": "" if any(row.layer == Layer.FRAMEWORK for row in shown) else _NOTHING,
     }
 
 
@@ -157,7 +158,7 @@ def _windows(row: DeviceMemory, document: Document) -> Listing:
 
 def _advice(row: DeviceMemory) -> list[str]:
     # Advice about calls names lines that are nowhere else in the row: see get_causal_chains.
-    found = row.advice if row.layer == "framework" else ()
+    found = row.advice if row.layer == Layer.FRAMEWORK else ()
     return [_without_names(text, row) for text in found[:_MAX_ADVICE]]
 
 

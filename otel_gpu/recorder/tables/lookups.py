@@ -7,7 +7,7 @@ from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRO
 from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.rules import RULES
 from otel_gpu.recorder.tables.columns import S32, TEXT, U8, U16, U32, Column, Table
-from otel_gpu.wire.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS, ApiLayer
 
 _STATES = {
     wire.STATE_ON_CPU: "running",
@@ -121,9 +121,9 @@ LOOKUPS = (
         Column("name", TEXT, "its name"),
         key_length=2,
         rows=[
-            *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
-            *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
-            *(("nccl", status, name) for status, name in NCCL_ERRORS.items()),
+            *((ApiLayer.RUNTIME, status, name) for status, name in RUNTIME_ERRORS.items()),
+            *((ApiLayer.DRIVER, status, name) for status, name in DRIVER_ERRORS.items()),
+            *((ApiLayer.NCCL, status, name) for status, name in NCCL_ERRORS.items()),
         ],
     ),
     _words(

@@ -9,6 +9,7 @@ from otel_gpu.report.document import OTHER_PROCESSES_PID, Document, ProcessRepor
 from otel_gpu.report.wording.formats import describe_place, describe_where, printable
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.wire.frames import Frame, FrameType
+from otel_gpu.wire.probe_table import ApiLayer
 
 # Numbers distinguish threads of a pool, and of the kernel.
 _NUMBER = re.compile(r"[-/:_u\d]*\d$")
@@ -24,7 +25,9 @@ def side_of(source: str, document: Document) -> Side:
     """Return one side from a document."""
     judged = [one for one in document.judged if one.process.pid != OTHER_PROCESSES_PID]
     launching = {one.process for one in judged}
-    rows = [row for row in document.apis if row.process in launching and row.layer == "runtime"]
+    rows = [
+        row for row in document.apis if row.process in launching and row.layer == ApiLayer.RUNTIME
+    ]
     rows = rows or [row for row in document.apis if row.process in launching]
     calls: Counter[str] = Counter()
     for row in rows:

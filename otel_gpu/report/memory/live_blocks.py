@@ -20,6 +20,7 @@ from otel_gpu.state.memory.call_balance import CallBalance, balance_calls
 from otel_gpu.state.memory.sizes import files_of
 from otel_gpu.state.memory.snapshot import Layer
 from otel_gpu.wire.blocks import MemoryTotals
+from otel_gpu.wire.probe_table import ApiLayer
 
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and start of a program, and the number of a device."""
@@ -28,7 +29,7 @@ _MAX_CHURN = 8
 # A peak this much above all readings is not covered by them.
 _NEARLY = 1.02
 _NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
-_LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
+_LAYERS = {ApiLayer.RUNTIME: Layer.RUNTIME, ApiLayer.DRIVER: Layer.DRIVER}
 
 
 def block_rows(
@@ -184,9 +185,9 @@ def _over_time(row: DeviceMemory, name: AllocationKey, calls: MemoryCalls) -> De
     )
 
 
-def _runtime_first(item: tuple[tuple[int, str], CallBalance]) -> tuple[bool, int, str]:
+def _runtime_first(item: tuple[tuple[int, ApiLayer], CallBalance]) -> tuple[bool, int, str]:
     (device, layer), _ = item
-    return layer != Layer.RUNTIME, device, layer
+    return layer != ApiLayer.RUNTIME, device, layer
 
 
 def with_churn(row: DeviceMemory, churn: Iterable[Churn]) -> DeviceMemory:

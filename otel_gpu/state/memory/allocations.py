@@ -8,6 +8,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import aggregate_since
 from otel_gpu.state.memory.blocks import MAX_READINGS, UsageReading, halve
+from otel_gpu.wire.probe_table import ApiLayer
 
 WINDOW_NS: Final = 30_000_000_000
 """The length of a window; longer if there were more than ``MAX_WINDOWS``."""
@@ -38,7 +39,7 @@ class AllocationWindow(NamedTuple):
 
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
-AllocationKey = tuple[ProcessKey, int, str]
+AllocationKey = tuple[ProcessKey, int, ApiLayer]
 """A program, the number of a device (-1: not known) and the layer of the calls."""
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
+from otel_gpu.wire.probe_table import ApiLayer
 
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
@@ -23,9 +24,9 @@ class CallBalance(NamedTuple):
         return max(0, self.allocated_bytes - self.freed_bytes)
 
 
-def balance_calls(series: Iterable[Series]) -> dict[tuple[int, str], CallBalance]:
+def balance_calls(series: Iterable[Series]) -> dict[tuple[int, ApiLayer], CallBalance]:
     """Return the balance by device (-1: not known) and layer of the calls."""
-    found: dict[tuple[int, str], list[int]] = {}
+    found: dict[tuple[int, ApiLayer], list[int]] = {}
     for one in series:
         api = one.api
         if api is None or one.key.nested or one.key.status or api.family not in _OF_MEMORY:

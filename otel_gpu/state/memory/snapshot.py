@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from otel_gpu.wire.frames import Frame, FrameType
 from otel_gpu.wire.memory_snapshot import SHARED, Block, BlockState, Segment
+from otel_gpu.wire.probe_table import ApiLayer
 
 BEFORE = Frame(FrameType.NONE, "(older than the recording)")
 """The place of memory from before the recording."""
@@ -30,8 +31,8 @@ _SMALL_PAGE_BYTES, _LARGE_PAGE_BYTES = 2 * _MIB, 20 * _MIB
 class Layer(StrEnum):
     """The source of figures on held memory."""
 
-    DRIVER = "driver"
-    RUNTIME = "runtime"
+    DRIVER = ApiLayer.DRIVER
+    RUNTIME = ApiLayer.RUNTIME
     FRAMEWORK = "framework"
 
 

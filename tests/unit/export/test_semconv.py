@@ -9,7 +9,7 @@ from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
 from otel_gpu.enrich.identity.identities import Program, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
-from otel_gpu.explain.budget import LIMIT_OF_RATE, LIMIT_OF_TRACE
+from otel_gpu.explain.budget import ChainLimit
 from otel_gpu.explain.chains import (
     Cause,
     Chain,
@@ -496,7 +496,7 @@ def run_everything(path, stacks_mode):
             for made in device_traces(path.parent):
                 exports.observe(DeviceTraceActivity(T0, made))
             exports.observe_chain(chain(trainer))
-            for reason in (LIMIT_OF_RATE, LIMIT_OF_TRACE):
+            for reason in ChainLimit:
                 exports.limit_chains(reason, 1)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))

@@ -25,6 +25,7 @@ from otel_gpu.report.wording.sentences import (
     loss_of,
     sentence_of,
 )
+from otel_gpu.wire.probe_table import ApiLayer
 
 MOST_INTERVALS = 32
 _MOST_FUNCTIONS = 12
@@ -145,7 +146,9 @@ def _bar(name: str, tone: Callable[[Any], str], of: str = "Time") -> Field:
 
 
 def _call(row: ApiTotals) -> object:
-    return Code(row.api) if row.layer == "runtime" else (Code(row.api), " ", Quiet(row.layer))
+    return (
+        Code(row.api) if row.layer == ApiLayer.RUNTIME else (Code(row.api), " ", Quiet(row.layer))
+    )
 
 
 def _wait(row: OffCpu) -> object:
