@@ -36,18 +36,18 @@ from otel_gpu.report.stacks.document import make_diff_document, make_stacks_docu
 from otel_gpu.report.stacks.folding import fold
 from otel_gpu.report.stacks.top_stacks import (
     CALLED,
-    CALLS,
     GRAPHS,
-    MEASURES,
     MEMORY,
-    TIME,
     WAITED,
     StackCollector,
+    StackKind,
+    StackMeasure,
     StackReport,
 )
 
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
+_BY = tuple(map(str, (*StackMeasure, *GRAPHS, *MEMORY)))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "(from samples), off them (in waits that became spans), or both; of device memory the bytes in "
         "use at the end, at the peak, or ever allocated; default: %(default)s"
     )
-    parser.add_argument("--by", choices=(*MEASURES, *GRAPHS, *MEMORY), default=MEASURES[0], help=by)
+    parser.add_argument("--by", choices=_BY, default=str(StackMeasure.TIME), help=by)
     api = "only calls of this CUDA API, also inside other calls; repeatable"
     parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
     thread = "only threads with this id or name, each separately; a name can contain *; repeatable"
@@ -103,7 +103,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         return print_thread_dump(args, config, out)
     if args.limit < 1:
         raise UsageError(f"--limit must be at least 1, not {args.limit}")
-    if args.waits and (args.api or args.by not in (TIME, CALLS)):
+    if args.waits and (args.api or args.by not in (StackMeasure.TIME, StackMeasure.CALLS)):
         raise UsageError("waits have no API and no bytes", hint="leave out --api or --by")
     if args.by in MEMORY and (args.api or args.thread):
         raise UsageError("memory has no API and no thread", hint="leave out --api and --thread")
@@ -120,11 +120,11 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 def _add_up(source: Source, window: Window, args: Namespace) -> StackReport:
     if args.by in MEMORY:
         memory = MemoryStackCollector(
-            window, kind=args.by, pids=pids_of(source, args), rejected=source.rejected
+            window, kind=StackKind(args.by), pids=pids_of(source, args), rejected=source.rejected
         )
         source.play(window, [memory])
         return memory.finish(source.name, source.notes)
-    kind = WAITED if args.waits else args.by if args.by in GRAPHS else CALLED
+    kind = WAITED if args.waits else StackKind(args.by) if args.by in GRAPHS else CALLED
     stacks = StackCollector(
         window,
         kind=kind,
@@ -134,7 +134,9 @@ def _add_up(source: Source, window: Window, args: Namespace) -> StackReport:
         rejected=source.rejected,
     )
     source.play(window, [stacks])
-    return stacks.finish(source.name, TIME if kind in GRAPHS else args.by, source.notes)
+    return stacks.finish(
+        source.name, StackMeasure.TIME if kind in GRAPHS else StackMeasure(args.by), source.notes
+    )
 
 
 def _write(report: StackReport, args: Namespace, out: Output) -> None:

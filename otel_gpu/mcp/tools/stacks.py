@@ -18,16 +18,14 @@ from otel_gpu.report.memory.stacks import MemoryStackCollector
 from otel_gpu.report.stacks.document import coverage_form
 from otel_gpu.report.stacks.finder import StackFinder
 from otel_gpu.report.stacks.top_stacks import (
-    BYTES,
     CALLED,
-    CALLS,
     CPU,
     GRAPHS,
     MEMORY,
-    TIME,
     WAITED,
     StackCollector,
     StackKind,
+    StackMeasure,
     StackReport,
     StackRow,
 )
@@ -76,7 +74,10 @@ def get_stacks(
         ],
         Field(description=_OF),
     ] = StackKind.CALLS,
-    by: Annotated[Literal["time", "calls", "bytes"], Field(description="What counts.")] = "time",
+    by: Annotated[
+        Literal[StackMeasure.TIME, StackMeasure.CALLS, StackMeasure.BYTES],
+        Field(description="What counts."),
+    ] = StackMeasure.TIME,
     api: Annotated[str, Field(max_length=_MAX_NAME, description=_API)] = "",
     reason: Annotated[str, Field(max_length=_MAX_NAME, description=_REASON)] = "",
     thread: Annotated[str, Field(max_length=_MAX_NAME, description=_THREAD)] = "",
@@ -98,11 +99,11 @@ def get_stacks(
     """
     if id:
         return _in_full(capture, asked, id)
-    if of == WAITED and (api or by == BYTES):
+    if of == WAITED and (api or by == StackMeasure.BYTES):
         raise ArgumentError("waits have no API and no bytes", hint="leave out api or by")
-    if of in GRAPHS and by != TIME:
+    if of in GRAPHS and by != StackMeasure.TIME:
         raise ArgumentError(f"{of} is time, and has no {by}", hint="leave out by")
-    if of in MEMORY and (api or reason or thread or by == CALLS):
+    if of in MEMORY and (api or reason or thread or by == StackMeasure.CALLS):
         raise ArgumentError(
             f"{of} is bytes of devices", hint="leave out api, reason, thread and by"
         )
@@ -190,7 +191,7 @@ def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, 
         "stack": describe_stack(finder.found, _MAX_FRAMES_OF_ONE, addresses=True),
     }
     for kind, stacks in kinds.items():
-        found = stacks.finish(document.source, TIME)
+        found = stacks.finish(document.source, StackMeasure.TIME)
         uses = [row for row in found.rows if row.stack.id == finder.found.id]
         fields = f"pid service {_NAMES[kind]} {kind} seen time_us bytes"
         if kind == CPU:

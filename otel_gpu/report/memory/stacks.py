@@ -7,10 +7,10 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.report.document import OTHER_PROCESSES_PID, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.top_stacks import (
-    BYTES,
     IN_USE,
     MAX_ROWS,
     StackKind,
+    StackMeasure,
     StackReport,
     StackRow,
 )
@@ -83,7 +83,7 @@ class MemoryStackCollector:
             start_unix_ns=start_unix_ns,
             end_unix_ns=max(start_unix_ns, end_unix_ns),
             kind=self._kind,
-            by=BYTES,
+            by=StackMeasure.BYTES,
             rows=tuple(rows),
             seen=known,
             without_stack=sum(row.seen for row in rows) - known,

@@ -20,16 +20,14 @@ from google.protobuf.message_factory import GetMessageClassesForFiles
 from otel_gpu.report.document import Frame
 from otel_gpu.report.stacks.top_stacks import (
     ALLOCATED,
-    BYTES,
     CALLED,
-    CALLS,
     CPU,
     IN_USE,
     OFF_CPU,
     PEAK,
-    TIME,
     WAITED,
     WALL,
+    StackMeasure,
     StackReport,
     StackRow,
 )
@@ -75,14 +73,21 @@ _KINDS: Mapping[str, Any] = {
     "uint64": FieldDescriptorProto.TYPE_UINT64,
 }
 # By kind of report: its measures, with pprof's names.
-_VALUES: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    CALLED: {CALLS: ("calls", "count"), TIME: ("time", "nanoseconds"), BYTES: ("bytes", "bytes")},
-    WAITED: {CALLS: ("waits", "count"), TIME: ("delay", "nanoseconds")},
-    CPU: {CALLS: ("samples", "count"), TIME: ("cpu", "nanoseconds")},
-    OFF_CPU: {CALLS: ("waits", "count"), TIME: ("delay", "nanoseconds")},
-    WALL: {TIME: ("wall", "nanoseconds")},
+_VALUES: Mapping[str, Mapping[StackMeasure, tuple[str, str]]] = {
+    CALLED: {
+        StackMeasure.CALLS: ("calls", "count"),
+        StackMeasure.TIME: ("time", "nanoseconds"),
+        StackMeasure.BYTES: ("bytes", "bytes"),
+    },
+    WAITED: {StackMeasure.CALLS: ("waits", "count"), StackMeasure.TIME: ("delay", "nanoseconds")},
+    CPU: {StackMeasure.CALLS: ("samples", "count"), StackMeasure.TIME: ("cpu", "nanoseconds")},
+    OFF_CPU: {StackMeasure.CALLS: ("waits", "count"), StackMeasure.TIME: ("delay", "nanoseconds")},
+    WALL: {StackMeasure.TIME: ("wall", "nanoseconds")},
     **{
-        kind: {CALLS: (f"{name}_objects", "count"), BYTES: (f"{name}_space", "bytes")}
+        kind: {
+            StackMeasure.CALLS: (f"{name}_objects", "count"),
+            StackMeasure.BYTES: (f"{name}_space", "bytes"),
+        }
         for kind, name in ((IN_USE, "inuse"), (ALLOCATED, "alloc"), (PEAK, "peak"))
     },
 }

@@ -13,19 +13,16 @@ from typing import Any
 from otel_gpu import __version__
 from otel_gpu.report.document import Frame, key_of
 from otel_gpu.report.stacks.top_stacks import (
-    BYTES,
-    CALLS,
     GRAPHS,
-    MEASURES,
     MEMORY,
-    TIME,
+    StackMeasure,
     StackReport,
     StackRow,
 )
 from otel_gpu.report.wording.formats import printable, process_name, thread_name, whole_line
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}
+_UNITS = {StackMeasure.TIME: "nanoseconds", StackMeasure.CALLS: "none", StackMeasure.BYTES: "bytes"}
 
 
 def speedscope_document(report: StackReport) -> dict[str, Any]:
@@ -38,7 +35,9 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
         by_process.setdefault((key_of(row.process), tid), []).append(row)
     # A sum of counts of samples and waits has no meaning.
     others = (
-        () if report.kind in (*GRAPHS, *MEMORY) else (one for one in MEASURES if one != report.by)
+        ()
+        if report.kind in (*GRAPHS, *MEMORY)
+        else (one for one in StackMeasure if one != report.by)
     )
     profiles = [
         _profile(name=_name(rows[0]), rows=rows, by=by, frames=frames)
@@ -71,7 +70,7 @@ def _name(row: StackRow) -> str:
 
 
 def _profile(
-    name: str, rows: Iterable[StackRow], by: str, frames: Mapping[Frame, int]
+    name: str, rows: Iterable[StackRow], by: StackMeasure, frames: Mapping[Frame, int]
 ) -> dict[str, Any]:
     weighing = [row for row in rows if row.measure(by) > 0]
     return {

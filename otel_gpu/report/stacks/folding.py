@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.report.document import Frame, FrameType
-from otel_gpu.report.stacks.top_stacks import StackRow
+from otel_gpu.report.stacks.top_stacks import StackMeasure, StackRow
 from otel_gpu.report.wording.formats import (
     frame_line,
     frame_type,
@@ -35,9 +35,11 @@ class FoldedStack(NamedTuple):
     weight: int
 
 
-def fold(rows: Iterable[StackRow], by: str, *, numbered: bool = True) -> Iterator[FoldedStack]:
+def fold(
+    rows: Iterable[StackRow], by: StackMeasure, *, numbered: bool = True
+) -> Iterator[FoldedStack]:
     """
-    Yield the distinct stacks of each process with a weight above 0 by one of ``MEASURES``.
+    Yield the distinct stacks of each process with a weight above 0 by one measure.
 
     ``numbered``: processes and threads have their ids, which differ between runs.
     """

@@ -7,10 +7,10 @@ from msgspec import Meta
 
 from otel_gpu.formatting.field_types import Hex64, Positive, Share, Signed, one_of
 from otel_gpu.report.json_types import StackForm, WindowForm
-from otel_gpu.report.stacks.top_stacks import MEASURES, StackKind
+from otel_gpu.report.stacks.top_stacks import StackKind, StackMeasure
 
 Change = Annotated[float, Meta(ge=-1, le=1)]
-Measure = Annotated[str, one_of(MEASURES)]
+Measure = Annotated[str, one_of(StackMeasure)]
 
 
 class ThreadForm(TypedDict):

@@ -37,8 +37,13 @@ from otel_gpu.state.memory.blocks import By
 MAX_ROWS = 16_384
 """Distinct stacks per process and API; further ones are only counted."""
 
-CALLS, TIME, BYTES = "calls", "time", "bytes"
-MEASURES = (TIME, CALLS, BYTES)
+
+class StackMeasure(StrEnum):
+    """What a stack report ranks and adds up."""
+
+    TIME = "time"
+    CALLS = "calls"
+    BYTES = "bytes"
 
 
 class StackKind(StrEnum):
@@ -101,9 +106,15 @@ class StackRow(NamedTuple):
     thread: Culprit | None = None
     device: int | None = None
 
-    def measure(self, by: str) -> int:
-        """Return one of ``MEASURES``."""
-        return {CALLS: self.calls, TIME: self.time_ns, BYTES: self.size_bytes}[by]
+    def measure(self, by: StackMeasure) -> int:
+        """Return one measure."""
+        match by:
+            case StackMeasure.TIME:
+                return self.time_ns
+            case StackMeasure.CALLS:
+                return self.calls
+            case StackMeasure.BYTES:
+                return self.size_bytes
 
 
 class StackReport(NamedTuple):
@@ -129,7 +140,7 @@ class StackReport(NamedTuple):
     start_unix_ns: int
     end_unix_ns: int
     kind: StackKind
-    by: str
+    by: StackMeasure
     rows: tuple[StackRow, ...]
     seen: int
     without_stack: int
@@ -212,13 +223,15 @@ class StackCollector:
             case _:
                 pass
 
-    def finish(self, source: str, by: str = TIME, notes: Sequence[str] = ()) -> StackReport:
+    def finish(
+        self, source: str, by: StackMeasure = StackMeasure.TIME, notes: Sequence[str] = ()
+    ) -> StackReport:
         """
         Make the report.
 
         Args:
             source: The name of the source.
-            by: One of ``MEASURES``.
+            by: The measure that ranks stacks.
             notes: Further notes.
         """
         rows = sorted(self._rows.values(), key=lambda row: _order(row, by))
@@ -427,6 +440,6 @@ def _counted(count: int, name: str) -> str:
     return " or ".join([count_of(count, first), *(one + "s" * (count != 1) for one in others)])
 
 
-def _order(row: StackRow, by: str) -> tuple[Any, ...]:
+def _order(row: StackRow, by: StackMeasure) -> tuple[Any, ...]:
     order = (-row.measure(by), -row.calls, row.process.pid, row.name, row.stack.id)
     return (*order, row.thread or (), row.stack.frames)

@@ -12,7 +12,7 @@ from pydantic import Field
 from otel_gpu.explain.kinds import Severity
 from otel_gpu.mcp.arguments import ArgumentError, Question, read_arguments, rows
 from otel_gpu.mcp.tools import TOOLS
-from otel_gpu.report.stacks.top_stacks import CALLED, GRAPHS, MEASURES, MEMORY, WAITED
+from otel_gpu.report.stacks.top_stacks import CALLED, GRAPHS, MEMORY, WAITED, StackMeasure
 
 
 class Asked(Question):
@@ -94,7 +94,7 @@ def test_choices_are_those_of_the_document():
 
     assert schemas["get_causal_chains"]["severity"]["enum"] == list(Severity)
     assert schemas["get_stacks"]["of"]["enum"] == [CALLED, WAITED, *GRAPHS, *MEMORY]
-    assert schemas["get_stacks"]["by"]["enum"] == list(MEASURES)
+    assert schemas["get_stacks"]["by"]["enum"] == list(StackMeasure)
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)

@@ -24,7 +24,7 @@ from otel_gpu.report.render.html.markup import ENVIRONMENT, as_source, hash_of, 
 from otel_gpu.report.render.text.stacks import describe_change
 from otel_gpu.report.stacks.diff import Change, StackDiff
 from otel_gpu.report.stacks.folding import FoldedFrame, FoldedStack, fold
-from otel_gpu.report.stacks.top_stacks import StackRow
+from otel_gpu.report.stacks.top_stacks import StackMeasure, StackRow
 from otel_gpu.report.wording.formats import format_duration, format_size, printable
 from otel_gpu.wire.frames import FrameType
 
@@ -65,7 +65,7 @@ _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
 }
 _OTHER_COLOUR = (280, 30, 75)
 _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
-_UNITS = {"time": format_duration, "bytes": format_size}
+_UNITS = {StackMeasure.TIME: format_duration, StackMeasure.BYTES: format_size}
 
 FLAME_SCRIPT = source("flamegraph.js")
 """For pages with flame graphs: fits them to the screen, and enlarges a clicked box."""
@@ -98,9 +98,11 @@ class _Box(NamedTuple):
     through: Sequence[_Stack]
 
 
-def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
+def draw_flamegraph(
+    stacks: Iterable[FoldedStack], by: StackMeasure, *, most: int = MAX_BOXES
+) -> Markup:
     """
-    Return the picture, by ``time``, ``calls`` or ``bytes``, as an SVG element without inline style.
+    Return the picture, by a measure, as an SVG element without inline style.
 
     Without ``FLAME_SCRIPT`` it still shows the full text of a box on hover.
     """
@@ -136,12 +138,12 @@ def draw_difference(diff: StackDiff, *, most: int = MAX_BOXES) -> Markup:
     return _picture(ordered=ordered, by="change", most=most, describe=describe)
 
 
-def format_weight(weight: int, by: str) -> str:
+def format_weight(weight: int, by: StackMeasure) -> str:
     """Return a weight by a measure in words."""
     return _UNITS.get(by, str)(weight)
 
 
-def weight_of(rows: Iterable[StackRow], by: str) -> int:
+def weight_of(rows: Iterable[StackRow], by: StackMeasure) -> int:
     """Return the total weight of rows."""
     return sum(row.measure(by) for row in rows)
 
@@ -167,7 +169,7 @@ def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
 
 
 def flamegraph_page(
-    stacks: Iterable[FoldedStack], by: str, title: str, about: Sequence[str] = ()
+    stacks: Iterable[FoldedStack], by: StackMeasure, title: str, about: Sequence[str] = ()
 ) -> str:
     """Return a page with the picture, where a click enlarges a box; ``about``: its source."""
     drawn = list(stacks)

@@ -9,13 +9,12 @@ from otel_gpu.report.document import Frame, FrameType
 from otel_gpu.report.stacks.diff import Change, StackDiff
 from otel_gpu.report.stacks.intervals import ON_CPU
 from otel_gpu.report.stacks.top_stacks import (
-    BYTES,
     CALLED,
-    CALLS,
     CPU,
     GRAPHS,
     MEMORY,
     WALL,
+    StackMeasure,
     StackReport,
     StackRow,
 )
@@ -170,11 +169,13 @@ def _describe(row: StackRow, report: StackReport, total: int) -> str:
     unit = "call" if report.kind == CALLED else "sample" if row.name == ON_CPU else "wait"
     about = "" if row.seen == row.calls else "about "
     parts = [f"{about}{count_of(row.calls, unit)}", f"{about}{format_duration(row.time_ns)}"]
-    if row.size_bytes or report.by == BYTES:
+    if row.size_bytes or report.by == StackMeasure.BYTES:
         parts.append(f"{about}{format_size(row.size_bytes)}")
     if total:
         share = format_share(row.measure(report.by) / total)
-        position = 0 if report.by == CALLS else 2 if report.by == BYTES else 1
+        position = (
+            0 if report.by == StackMeasure.CALLS else 2 if report.by == StackMeasure.BYTES else 1
+        )
         parts[position] += f" ({share})"
     name = printable(row.name) or "unknown"
     owner = process_name(row.process)

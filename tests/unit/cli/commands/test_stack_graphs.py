@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from otel_gpu import cli
-from otel_gpu.report.stacks.top_stacks import GRAPHS, MEASURES
+from otel_gpu.report.stacks.top_stacks import GRAPHS, StackMeasure
 from tests.replay.make_recordings import recording_path
 from tests.scenarios.all_scenarios import SCENARIOS
 from tests.schemas import STACKS, STACKS_DIFF
@@ -99,7 +99,7 @@ def test_every_form_has_all_of_the_time(recording, capsys, tmp_path, by):
 @pytest.mark.parametrize(
     ("scenario", "mode"),
     [
-        *(("allocator-churn", ("--by", measure)) for measure in MEASURES),
+        *(("allocator-churn", ("--by", measure)) for measure in StackMeasure),
         *(("busy-loader", ("--by", graph)) for graph in GRAPHS),
         *(("busy-loader", ("--by", graph, "--thread", "*")) for graph in GRAPHS),
         ("busy-loader", ("--waits",)),

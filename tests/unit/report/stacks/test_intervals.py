@@ -13,7 +13,7 @@ from otel_gpu.report.render.text.stacks import coverage, write_stacks
 from otel_gpu.report.stacks import top_stacks
 from otel_gpu.report.stacks.document import make_stacks_document
 from otel_gpu.report.stacks.folding import fold
-from otel_gpu.report.stacks.top_stacks import CALLED, CPU, OFF_CPU, TIME, WAITED, WALL
+from otel_gpu.report.stacks.top_stacks import CALLED, CPU, OFF_CPU, WAITED, WALL, StackMeasure
 from otel_gpu.wire import CONTEXT_GAP, CONTEXT_SYNCHRONIZE
 from otel_gpu.wire.frames import Frame
 from tests.activities import (
@@ -47,7 +47,7 @@ def folded(report):
     """Weights in milliseconds by the path from the process inwards, functions only."""
     return {
         tuple(frame.text.split(" (")[0] for frame in stack.frames): stack.weight / MS
-        for stack in fold(report.rows, TIME)
+        for stack in fold(report.rows, StackMeasure.TIME)
     }
 
 
@@ -184,7 +184,7 @@ def test_threads_that_are_chosen_are_kept_apart():
     """Each has a frame of its own, below its process."""
     report = report_of(kind=CPU, threads=["*"])
 
-    stacks = list(fold(report.rows, TIME))
+    stacks = list(fold(report.rows, StackMeasure.TIME))
     assert {stack.frames[1].text for stack in stacks} == {"loader (43)", "trainer (42)"}
     assert "on_cpu of trainer (42), loader (43): 50 samples, 500 ms (45 %)" in text_of(report)
     document = make_stacks_document(report, 1)
@@ -310,7 +310,7 @@ def test_a_graph_weighs_what_it_is_made_of(made):
     for kind, expected in ((CPU, on_cpu), (OFF_CPU, off_cpu), (WALL, on_cpu + off_cpu)):
         if made:
             report = totals[kind]
-            lines = map(folded_line, fold(report.rows, TIME))
+            lines = map(folded_line, fold(report.rows, StackMeasure.TIME))
             assert report.total() == expected
             assert sum(int(line.rpartition(" ")[2]) for line in lines) == expected
 
