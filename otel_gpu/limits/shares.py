@@ -10,9 +10,29 @@ has to be revoked for a user that comes later. Switches divide packet buffers in
 """
 
 from collections import Counter
+from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.wire import UNKNOWN_USER, USER_SHARE
+
+
+class ShareBound(StrEnum):
+    """A bound that programs share, and that was reached."""
+
+    FILES = "files"
+    SERIES = "series"
+    TIMES = "times"
+    FOLDED_TIMES = "folded_times"
+    PROCESSES = "processes"
+    THREADS = "threads"
+    KERNEL_STACKS = "kernel_stacks"
+    LIFECYCLE_RING = "lifecycle_ring"
+    RING = "ring"
+    SPANS = "spans"
+    BLOCK_STACKS = "block_stacks"
+    CHAINS = "chains"
+    EXPORT_QUEUE = "export_queue"
+    LOG_LINES = "log_lines"
 
 
 class EntryOwner(NamedTuple):

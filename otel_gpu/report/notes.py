@@ -5,7 +5,7 @@ from typing import Final
 
 from otel_gpu.capture.steps.detector import DetectionState
 from otel_gpu.capture.steps.period_search import Reason
-from otel_gpu.limits.shares import of_user
+from otel_gpu.limits.shares import ShareBound, of_user
 from otel_gpu.report.wording.formats import count_of, format_time, printable
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import CaptureState
@@ -26,20 +26,20 @@ _WITHOUT_STEPS: Final[Mapping[str, str]] = {
 
 # Requests that were refused to a program that used up its share, by bound.
 _OVER_SHARE: Final[Mapping[str, str]] = {
-    "files": "files got no probes",
-    "series": "calls are not counted, as each would be the first of its series",
-    "times": "waits are counted without details",
-    "folded_times": "waits are not counted",
-    "processes": "processes are not watched",
-    "threads": "threads are not followed",
-    "kernel_stacks": "waits have no kernel stack",
-    "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
-    "ring": "records of spans did not fit into the buffer",
-    "spans": "spans were rate-limited",
-    "block_stacks": "stacks of blocks of device memory were not taken",
-    "chains": "slow or failed calls and gaps were not explained",
-    "export_queue": "spans, log records or profiles were dropped from the export queue",
-    "log_lines": "lines of the log were left out",
+    ShareBound.FILES: "files got no probes",
+    ShareBound.SERIES: "calls are not counted, as each would be the first of its series",
+    ShareBound.TIMES: "waits are counted without details",
+    ShareBound.FOLDED_TIMES: "waits are not counted",
+    ShareBound.PROCESSES: "processes are not watched",
+    ShareBound.THREADS: "threads are not followed",
+    ShareBound.KERNEL_STACKS: "waits have no kernel stack",
+    ShareBound.LIFECYCLE_RING: "forks, execs, ends, libraries, devices and kernels are not known",
+    ShareBound.RING: "records of spans did not fit into the buffer",
+    ShareBound.SPANS: "spans were rate-limited",
+    ShareBound.BLOCK_STACKS: "stacks of blocks of device memory were not taken",
+    ShareBound.CHAINS: "slow or failed calls and gaps were not explained",
+    ShareBound.EXPORT_QUEUE: "spans, log records or profiles were dropped from the export queue",
+    ShareBound.LOG_LINES: "lines of the log were left out",
 }
 
 _NOT_WATCHED = "counter_lost_not_watched_from_start"

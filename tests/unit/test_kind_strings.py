@@ -28,6 +28,11 @@ EXCEPTIONS = {
     "recorder/tables/memory.py": {"out_of_memory"},
     # What is adjusted at a time, in the log where that failed.
     "capture/session.py": {"on_cpu"},
+    # Maps of the kernel side, a cache, and a field of an answer.
+    "capture/bpf/programs.py": {"folded_times"},
+    "capture/maps/thread_dump.py": {"folded_times"},
+    "enrich/waits/kernel_waits.py": {"kernel_stacks"},
+    "mcp/tools/stacks.py": {"kernel_stacks"},
     # A function of PyTorch.
     "explain/memory/allocator_churn.py": {"empty_cache"},
     # A counter of an adapter, as its driver names it.

@@ -15,23 +15,23 @@ from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
-from otel_gpu.limits.shares import EntryOwner
+from otel_gpu.limits.shares import EntryOwner, ShareBound
 from otel_gpu.stacks.samples import ProcessKey
 
 ENDS_WITH_PROGRAMS: Final = (wire.SHARE_SERIES, wire.SHARE_TIMES, wire.SHARE_FOLDED_TIMES)
 """Shares of maps whose entries are freed at once when their program ends."""
 
-BOUNDS: Final[Mapping[int, str]] = {
-    wire.SHARE_SERIES: "series",
-    wire.SHARE_TIMES: "times",
-    wire.SHARE_FOLDED_TIMES: "folded_times",
-    wire.SHARE_PROCESSES: "processes",
-    wire.SHARE_THREADS: "threads",
-    wire.SHARE_STACKS: "kernel_stacks",
-    wire.SHARE_LIFECYCLE: "lifecycle_ring",
-    wire.SHARE_EVENTS: "ring",
-    wire.SHARE_SPANS: "spans",
-    wire.SHARE_BLOCK_STACKS: "block_stacks",
+BOUNDS: Final[Mapping[int, ShareBound]] = {
+    wire.SHARE_SERIES: ShareBound.SERIES,
+    wire.SHARE_TIMES: ShareBound.TIMES,
+    wire.SHARE_FOLDED_TIMES: ShareBound.FOLDED_TIMES,
+    wire.SHARE_PROCESSES: ShareBound.PROCESSES,
+    wire.SHARE_THREADS: ShareBound.THREADS,
+    wire.SHARE_STACKS: ShareBound.KERNEL_STACKS,
+    wire.SHARE_LIFECYCLE: ShareBound.LIFECYCLE_RING,
+    wire.SHARE_EVENTS: ShareBound.RING,
+    wire.SHARE_SPANS: ShareBound.SPANS,
+    wire.SHARE_BLOCK_STACKS: ShareBound.BLOCK_STACKS,
 }
 COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_SERIES_FULL,
@@ -163,7 +163,7 @@ class KernelShares:
                 ],
             )
 
-    def refused(self) -> Iterator[tuple[str, EntryOwner, int, str]]:
+    def refused(self) -> Iterator[tuple[ShareBound, EntryOwner, int, str]]:
         """Yield refusals to living programs: (bound, holder, count, empty process name)."""
         for key, raw in self._processes.entries():
             fields = wire.PROCESS.unpack(raw)
@@ -211,7 +211,7 @@ class KernelShares:
 
 def _refusals_of(
     holder: EntryOwner, refused: Iterable[int]
-) -> Iterator[tuple[str, EntryOwner, int, str]]:
+) -> Iterator[tuple[ShareBound, EntryOwner, int, str]]:
     for kind, count in zip(range(wire.SHARE_COUNT), refused, strict=False):
         if count:
             yield BOUNDS[kind], holder, count, ""

@@ -15,6 +15,7 @@ from otel_gpu.capture.maps.unwatched_blockers import UnwatchedBlockers
 from otel_gpu.capture.maps.waited_resources import ResourceMaps
 from otel_gpu.capture.steps.detector import FoundSteps
 from otel_gpu.config import Config
+from otel_gpu.limits.shares import ShareBound
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
@@ -283,7 +284,7 @@ class Snapshots:
         """Find out which programs and users were refused entries since the previous counters."""
         counted = [self._counters[counter] for counter in COUNTERS_OF_REFUSALS]
         for holder, lines in PROCESS_LOG.left_out().items():
-            self._programs.refusals.add("log_lines", holder, lines)
+            self._programs.refusals.add(ShareBound.LOG_LINES, holder, lines)
         if counted != self._refused or self._were_refused or self._programs.refusals.are_new:
             found = list(self._programs.shares.refused())
             self._refused, self._were_refused = counted, bool(found)

@@ -35,7 +35,7 @@ from otel_gpu.capture.probes.missed_starts import MissedStart
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.limits.recent import Recent
-from otel_gpu.limits.shares import EntryOwner, Shares, of_user
+from otel_gpu.limits.shares import EntryOwner, ShareBound, Shares, of_user
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, file_of, program_path
 from otel_gpu.procfs.proc_files import close_file, process_name, stream_of
@@ -228,7 +228,7 @@ class Attachments:
                     )
                 )
         if refused:
-            self._refusals.add_at_least("files", holder, refused)
+            self._refusals.add_at_least(ShareBound.FILES, holder, refused)
 
     def take_late(self) -> Iterator[tuple[int, ProbedLibrary]]:
         """

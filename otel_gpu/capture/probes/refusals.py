@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from otel_gpu.limits.recent import Recent
-from otel_gpu.limits.shares import EntryOwner, of_user
+from otel_gpu.limits.shares import EntryOwner, ShareBound, of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.users import user_name
 from otel_gpu.wire.bodies import ShareFacts
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 class Refusal(NamedTuple):
     """A bound, and the program to which entries were refused; pid 0: programs of a user."""
 
-    bound: str
+    bound: ShareBound
     holder: EntryOwner
 
 
@@ -44,20 +44,20 @@ class Refusals:
         self.named: list[ShareFacts] = []
         self.are_new = False
 
-    def add(self, bound: str, holder: EntryOwner, count: int = 1, *, name: str = "") -> None:
+    def add(self, bound: ShareBound, holder: EntryOwner, count: int = 1, *, name: str = "") -> None:
         """Count refused entries; ``name`` is the process's, if known."""
         self._counts[self._place(Refusal(bound, holder))] += count
         self._learn_name(holder.pid, name)
         self.are_new = True
 
-    def add_at_least(self, bound: str, holder: EntryOwner, count: int) -> None:
+    def add_at_least(self, bound: ShareBound, holder: EntryOwner, count: int) -> None:
         """Set the count to at least ``count``, for refusals that can repeat earlier ones."""
         refusal = self._place(Refusal(bound, holder))
         self._counts[refusal] = max(self._counts[refusal], count)
         self._learn_name(holder.pid, "")
         self.are_new = True
 
-    def describe(self, others: Iterable[tuple[str, EntryOwner, int, str]]) -> None:
+    def describe(self, others: Iterable[tuple[ShareBound, EntryOwner, int, str]]) -> None:
         """
         Update ``named``, and log each program or user the first time.
 

@@ -32,7 +32,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.limits.recent import Recent
-from otel_gpu.limits.shares import EntryOwner
+from otel_gpu.limits.shares import EntryOwner, ShareBound
 from otel_gpu.procfs.users import user_number
 
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
@@ -98,8 +98,8 @@ def _capture(
             parts.append(Isolated(faults, "summary", summary))
 
         def status() -> Mapping[str, Any]:
-            _name_programs(programs.refusals, "export_queue", exports.take_cut())
-            _name_programs(programs.refusals, "chains", explaining.part.take_cut())
+            _name_programs(programs.refusals, ShareBound.EXPORT_QUEUE, exports.take_cut())
+            _name_programs(programs.refusals, ShareBound.CHAINS, explaining.part.take_cut())
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
         with open_session(
@@ -116,7 +116,9 @@ def _capture(
             out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
 
 
-def _name_programs(refusals: Refusals, bound: str, counts: Mapping[Program | None, int]) -> None:
+def _name_programs(
+    refusals: Refusals, bound: ShareBound, counts: Mapping[Program | None, int]
+) -> None:
     for process, count in counts.items():
         if process is not None:
             holder = EntryOwner(process.pid, user_number(process.user))
