@@ -27,6 +27,7 @@ from otel_gpu.report.timeline.tracks import (
     Instant,
     Level,
     Slice,
+    SliceCategory,
     Track,
 )
 from otel_gpu.report.wording.formats import (
@@ -83,14 +84,24 @@ class ActivityTracks:
             case CallActivity():
                 self._open.pop(_key_of(activity), None)
                 self._draw(
-                    activity=activity, name=activity.api.name, category="cuda", describe=_of_call
+                    activity=activity,
+                    name=activity.api.name,
+                    category=SliceCategory.CALL,
+                    describe=_of_call,
                 )
             case GapActivity():
-                self._draw(activity=activity, name="gap", category="gap", describe=_of_gap)
+                self._draw(
+                    activity=activity, name="gap", category=SliceCategory.GAP, describe=_of_gap
+                )
             case StallActivity():
                 self._draw_stall(activity)
             case ForkActivity():
-                self._draw(activity=activity, name="fork", category="process", describe=_of_fork)
+                self._draw(
+                    activity=activity,
+                    name="fork",
+                    category=SliceCategory.PROCESS,
+                    describe=_of_fork,
+                )
             case OpenCallActivity() if len(self._open) < MAX_OPEN:
                 self._open[_key_of(activity)] = activity
             case ExitActivity():
@@ -118,7 +129,7 @@ class ActivityTracks:
                     Slice(
                         track=track,
                         name=name,
-                        category="cuda",
+                        category=SliceCategory.CALL,
                         start_unix_ns=start_ns,
                         end_unix_ns=end_ns,
                         details=details,
@@ -135,7 +146,7 @@ class ActivityTracks:
         self,
         activity: Lasting,
         name: str,
-        category: str,
+        category: SliceCategory,
         describe: Callable[[Lasting], Details],
     ) -> None:
         start_ns, end_ns, event = activity.start_unix_ns, activity.end_unix_ns, activity.event
@@ -160,7 +171,11 @@ class ActivityTracks:
             details = {"exit_code": activity.exit_code}
             self._drawing.instant(
                 Instant(
-                    track=track, name="exit", category="process", unix_ns=unix_ns, details=details
+                    track=track,
+                    name="exit",
+                    category=SliceCategory.PROCESS,
+                    unix_ns=unix_ns,
+                    details=details,
                 )
             )
 
@@ -193,7 +208,7 @@ class ActivityTracks:
                 Slice(
                     track=track,
                     name=name,
-                    category="wait",
+                    category=SliceCategory.WAIT,
                     start_unix_ns=activity.start_unix_ns,
                     end_unix_ns=runnable_ns,
                     details=details,
@@ -210,7 +225,7 @@ class ActivityTracks:
                 Slice(
                     track=track,
                     name="run queue",
-                    category="wait",
+                    category=SliceCategory.WAIT,
                     start_unix_ns=runnable_ns,
                     end_unix_ns=activity.end_unix_ns,
                     details=queued,

@@ -5,7 +5,15 @@ from typing import NamedTuple
 from otel_gpu.report.causes import find_intervals
 from otel_gpu.report.document import Chain, Culprit, Document, EvidenceKind, Incident
 from otel_gpu.report.timeline.activities import HOST, stack_lines, track_of
-from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Drawing, Instant, Slice, Track
+from otel_gpu.report.timeline.tracks import (
+    Arrow,
+    ArrowEnd,
+    Drawing,
+    Instant,
+    Slice,
+    SliceCategory,
+    Track,
+)
 from otel_gpu.report.wording.formats import describe_kind, describe_thread, format_duration
 from otel_gpu.report.wording.sentences import because, label_of, plain, sentence_of
 
@@ -57,7 +65,7 @@ def draw_document(document: Document, drawing: Drawing) -> None:
             drawing.arrow(
                 Arrow(
                     name="kept waiting",
-                    category="cause",
+                    category=SliceCategory.CAUSE,
                     source=source,
                     source_unix_ns=begin.start_unix_ns,
                     target=target,
@@ -88,7 +96,7 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
         Slice(
             track=track,
             name=describe_kind(effect),
-            category="effect",
+            category=SliceCategory.EFFECT,
             start_unix_ns=effect.start_unix_ns,
             end_unix_ns=end_unix_ns,
             details=details,
@@ -109,7 +117,7 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
             Slice(
                 track=on,
                 name=label_of(interval.cause.kind),
-                category="wait",
+                category=SliceCategory.WAIT,
                 start_unix_ns=start_ns,
                 end_unix_ns=end_ns,
                 details=reason,
@@ -123,7 +131,7 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
             Slice(
                 track=_track_of(culprit, names, KEPT),
                 name=f"kept {waits} waiting",
-                category="culprit",
+                category=SliceCategory.CULPRIT,
                 start_unix_ns=start_ns,
                 end_unix_ns=end_ns,
             )
@@ -155,7 +163,11 @@ def _instant(incident: Incident) -> Instant:
     }
     name = f"{incident.severity}: {plain(sentence_of(incident))}"
     return Instant(
-        track=track, name=name, category="incident", unix_ns=incident.start_unix_ns, details=details
+        track=track,
+        name=name,
+        category=SliceCategory.INCIDENT,
+        unix_ns=incident.start_unix_ns,
+        details=details,
     )
 
 

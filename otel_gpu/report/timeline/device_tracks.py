@@ -3,21 +3,24 @@
 from array import array
 from collections.abc import Iterator, Sequence
 
-from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Drawing, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Drawing, Slice, SliceCategory, Track
 from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 OTHERS = 1 << 30
 """Process numbers from here on are not pids: devices, and pids that occur twice."""
-COMMUNICATION = "communication"
-"""The category of work that several devices do together."""
 
-_DEVICE_WORK = {Work.KERNEL: "kernel", Work.COPY: "copy", Work.FILL: "fill", Work.GRAPH: "graph"}
+_DEVICE_WORK = {
+    Work.KERNEL: SliceCategory.KERNEL,
+    Work.COPY: SliceCategory.COPY,
+    Work.FILL: SliceCategory.FILL,
+    Work.GRAPH: SliceCategory.GRAPH,
+}
 _HOST_WORK = {
-    HostWork.OPERATION: "operation",
-    HostWork.CALL: "cuda",
-    HostWork.ANNOTATION: "annotation",
-    HostWork.PYTHON: "python",
+    HostWork.OPERATION: SliceCategory.OPERATION,
+    HostWork.CALL: SliceCategory.CALL,
+    HostWork.ANNOTATION: SliceCategory.ANNOTATION,
+    HostWork.PYTHON: SliceCategory.PYTHON,
 }
 
 
@@ -103,7 +106,7 @@ class DeviceTracks:
                 details["collective"] = trace.collectives[done.collectives[row]].name
             communicates = kinds[done.names[row]] is KernelKind.COMMUNICATION
             is_shared = done.collectives[row] or communicates
-            work = COMMUNICATION if is_shared else _DEVICE_WORK[Work(done.kinds[row])]
+            work = SliceCategory.COMMUNICATION if is_shared else _DEVICE_WORK[Work(done.kinds[row])]
             name = trace.names[done.names[row]] or work
             end_ns = start_ns + done.durations_ns[row]
             place = self._drawing.began(

@@ -3,11 +3,11 @@
 from otel_gpu.report.devices.types import DeviceReport, GapRow
 from otel_gpu.report.document import Document
 from otel_gpu.report.timeline.device_tracks import OTHERS, device_title
-from otel_gpu.report.timeline.tracks import Drawing, Slice, Track
+from otel_gpu.report.timeline.tracks import Drawing, Slice, SliceCategory, Track
 from otel_gpu.report.wording.formats import short_function
 
-STEP, IDLE = "step", "idle: "
-"""Categories; that of idle time ends with its cause."""
+IDLE = "idle: "
+"""The category of idle time begins with it, and ends with its cause."""
 
 # Before the streams, which have their own numbers; -1 is an unknown one.
 _STEPS, _GAPS = -3, -2
@@ -30,7 +30,7 @@ def draw_devices(document: Document, drawing: Drawing) -> None:
                 Slice(
                     track=steps,
                     name=step.name,
-                    category=STEP,
+                    category=SliceCategory.STEP,
                     start_unix_ns=step.start_unix_ns,
                     end_unix_ns=end_ns,
                 )

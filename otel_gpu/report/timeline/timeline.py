@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from otel_gpu.report.timeline.device_tracks import OTHERS
-from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Instant, Level, Slice, Track
+from otel_gpu.report.timeline.tracks import (
+    Arrow,
+    ArrowEnd,
+    Instant,
+    Level,
+    Slice,
+    SliceCategory,
+    Track,
+)
 
 MAX_ITEMS: Final = 60_000
 """Of devices, and again of threads."""
@@ -103,7 +111,7 @@ class TimelineDrawing:
     def ended(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that ended before."""
         track = drawn.track
-        if drawn.category == "wait" and not track.role:
+        if drawn.category == SliceCategory.WAIT and not track.role:
             track = track._replace(role=WAITS)
         self._pool(track).add(track, drawn, is_begin=False)
         return ArrowEnd(track.process, track.thread)
@@ -116,7 +124,7 @@ class TimelineDrawing:
 
     def instant(self, drawn: Instant) -> None:
         """Mark an incident; other instants are not drawn."""
-        if drawn.category == "incident" and len(self._marks) < MAX_MARKS:
+        if drawn.category == SliceCategory.INCIDENT and len(self._marks) < MAX_MARKS:
             self._marks.append(Mark(drawn.unix_ns, drawn.name))
 
     def level(self, drawn: Level) -> None:

@@ -6,6 +6,7 @@ memory. Times are Unix nanoseconds.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 Details = Mapping[str, object] | None
@@ -33,6 +34,33 @@ class ArrowEnd(NamedTuple):
 
     process: int
     lane: int
+
+
+class SliceCategory(StrEnum):
+    """What a slice, an instant or an arrow is; idle time of devices has ``IDLE`` and its cause."""
+
+    # Of devices.
+    KERNEL = "kernel"
+    GRAPH = "graph"
+    COPY = "copy"
+    FILL = "fill"
+    COMMUNICATION = "communication"
+    """Work that several devices do together."""
+    STEP = "step"
+    # Of threads.
+    CALL = "cuda"
+    GAP = "gap"
+    WAIT = "wait"
+    OPERATION = "operation"
+    ANNOTATION = "annotation"
+    PYTHON = "python"
+    PROCESS = "process"
+    """A fork or an exit."""
+    # Of explanations.
+    EFFECT = "effect"
+    CULPRIT = "culprit"
+    CAUSE = "cause"
+    INCIDENT = "incident"
 
 
 class Slice(NamedTuple):

@@ -11,6 +11,7 @@ from otel_gpu.report.document import CauseKind, Document, WaitReason
 from otel_gpu.report.render.html.markup import clip, source
 from otel_gpu.report.timeline.devices import IDLE
 from otel_gpu.report.timeline.timeline import Item, Timeline, TimelineRow
+from otel_gpu.report.timeline.tracks import SliceCategory
 from otel_gpu.report.wording.formats import count_of, format_duration, short_function
 from otel_gpu.report.wording.phrases import API, CPU, DATA, GPU, LOCK, MEMORY, OTHER, PHRASES, WORK
 
@@ -36,22 +37,22 @@ IDLE_COLOURS: Mapping[str, str] = {
 }
 # Tone and name, by category.
 _KINDS: Mapping[str, tuple[str, str]] = {
-    "kernel": (GPU, "kernel"),
-    "graph": (GPU, "graph"),
-    "communication": (LOCK, "communication"),
-    "copy": (MEMORY, "copy"),
-    "fill": (MEMORY, "fill"),
-    "step": ("steady", "step"),
-    "operation": (WORK, "operator"),
-    "python": (WORK, "Python"),
-    "cuda": (API, "CUDA call"),
-    "annotation": ("steady", "stretch named by the program"),
-    "gap": (WORK, "between calls"),
-    "process": (MEMORY, "process"),
-    "wait": (OTHER, "wait"),
+    SliceCategory.KERNEL: (GPU, "kernel"),
+    SliceCategory.GRAPH: (GPU, "graph"),
+    SliceCategory.COMMUNICATION: (LOCK, "communication"),
+    SliceCategory.COPY: (MEMORY, "copy"),
+    SliceCategory.FILL: (MEMORY, "fill"),
+    SliceCategory.STEP: ("steady", "step"),
+    SliceCategory.OPERATION: (WORK, "operator"),
+    SliceCategory.PYTHON: (WORK, "Python"),
+    SliceCategory.CALL: (API, "CUDA call"),
+    SliceCategory.ANNOTATION: ("steady", "stretch named by the program"),
+    SliceCategory.GAP: (WORK, "between calls"),
+    SliceCategory.PROCESS: (MEMORY, "process"),
+    SliceCategory.WAIT: (OTHER, "wait"),
     **{phrase.name: (phrase.tone, phrase.name) for phrase in PHRASES.values()},
-    "effect": ("lost", "slow call or gap"),
-    "culprit": (CPU, "kept others waiting"),
+    SliceCategory.EFFECT: ("lost", "slow call or gap"),
+    SliceCategory.CULPRIT: (CPU, "kept others waiting"),
 }
 # Names of waits, by reason.
 _WAITS: Mapping[str, str] = {
@@ -181,9 +182,9 @@ def _name_of(row: TimelineRow, *, is_device: bool) -> str:
 
 
 def _kind_of(item: Item) -> str:
-    if item.category != "wait":
+    if item.category != SliceCategory.WAIT:
         return item.category
-    return _WAITS.get(item.name.removeprefix("blocked: "), "wait")
+    return _WAITS.get(item.name.removeprefix("blocked: "), SliceCategory.WAIT)
 
 
 def _style_of(kind: str) -> tuple[str, str]:
