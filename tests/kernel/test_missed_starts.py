@@ -20,8 +20,8 @@ NOT_WATCHED = "not_watched_from_start"
 # Other programs of the host are captured as well, and can fill the maps.
 FULL = ("processes_full", "threads_full", "series_full", "lifecycle_ring_full")
 PROCESSES, CALLS = 211, 7
-# How long an agent may take on a busy machine.
-LATE_S = 90.0
+# How long an agent may take on a busy machine, where it captures what others run, too.
+LATE_S = 180.0
 
 
 def test_short_processes_are_seen_under_all(receiver: OtlpReceiver, tmp_path: Path) -> None:
