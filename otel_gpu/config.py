@@ -29,7 +29,7 @@ _MAX_FILE_BYTES = 1 << 20
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
 # Parsers of variables by the kind of option; other kinds are text.
-_PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
+_PARSERS: Mapping[ValueKind, Callable[[str], object]] = {
     ValueKind.INTEGER: int,
     ValueKind.NUMBER: float,
     ValueKind.NUMBERS: lambda text: [float(part) for part in text.split(",")],
@@ -43,7 +43,7 @@ _brief = reprlib.Repr()
 _brief.maxlevel = 2
 
 
-def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
     """
     Read a YAML file, variables, and flags by key (``spans.mode``); later ones override earlier ones.
 
@@ -51,7 +51,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
     in OpenTelemetry. An unknown variable is only logged, as another program can use it. Raises
     ``ConfigError``.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     if path is None and environ.get(FILE_VARIABLE):
         path = Path(environ[FILE_VARIABLE])
     if path is not None:
@@ -61,7 +61,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
         if value is not None:
             option = OPTIONS[key]
             values[key] = _convert(option, value, option.flag or key)
-    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    sections: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
     for key, value in values.items():
         sections[OPTIONS[key].section][OPTIONS[key].name] = value
     config = Config(**{name: SECTIONS[name](**fields) for name, fields in sections.items()})
@@ -69,7 +69,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
     return config
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_file(path: Path) -> Iterator[tuple[str, object]]:
     # A third of all imports at a start, and most starts have no file.
     import yaml  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
             yield option.key, _convert(option, value, f"{path}: {option.key}")
 
 
-def _mapping(path: Path, section: str | None, value: Any) -> Mapping[Any, Any]:  # noqa: ANN401
+def _mapping(path: Path, section: str | None, value: object) -> Mapping[Any, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -106,7 +106,7 @@ def _mapping(path: Path, section: str | None, value: Any) -> Mapping[Any, Any]: 
     return value
 
 
-def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     known: dict[str, Option | None] = {option.variable: option for option in OPTIONS.values()}
     known[FILE_VARIABLE] = None
     for variable, text in sorted(environ.items()):
@@ -118,7 +118,7 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             _logger.warning("%s is not known and has no effect%s", variable, hint and f"; {hint}")
 
 
-def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of the option's type
+def _parse(option: Option, text: str, where: str) -> object:
     try:
         value = _PARSERS.get(option.kind, str)(text)
     except (KeyError, ValueError):
@@ -126,7 +126,7 @@ def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of 
     return _convert(option, value, where)
 
 
-def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- any YAML in
+def _convert(option: Option, value: Any, where: str) -> object:  # noqa: ANN401 -- any YAML in
     # Check one value, and convert it to the option's type.
     if value is None and option.optional:
         return None
@@ -156,7 +156,7 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
     return value
 
 
-def _is_number(value: Any, kind: type, option: Option) -> bool:  # noqa: ANN401 -- any YAML in
+def _is_number(value: object, kind: type, option: Option) -> bool:
     # YAML's `yes` is a bool, and a bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

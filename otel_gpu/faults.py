@@ -122,7 +122,7 @@ class Stage(Generic[T]):
 
     def __init__(self, part: T) -> None:
         self.part = part
-        self.observe: Callable[[Any], object] = part.observe
+        self.observe: Callable[[object], object] = part.observe
 
     def call(self, act: Callable[[T], object]) -> None:
         """Call a function with the part."""
@@ -206,7 +206,7 @@ class Isolated(Stage[T]):
         _logger.error(text, self._place, self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
-    def _skip(self, activity: Any = None) -> None:  # noqa: ANN401 -- see Observer
+    def _skip(self, activity: object = None) -> None:
         if activity is None or self._faults.clock() < self._retry_s:
             self._faults.skip(self._place)
             return

@@ -117,7 +117,7 @@ class Option(NamedTuple):
     bounds: tuple[float, float] | None = None
     flag: str | None = None
     optional: bool = False
-    check: Callable[[Any], str | None] | None = None
+    check: Callable[[object], str | None] | None = None
 
     @property
     def key(self) -> str:
@@ -147,7 +147,7 @@ class Option(NamedTuple):
         return kinds.get(type(self.default), ValueKind.TEXT)
 
 
-def _option(default: _Value, **more: Any) -> _Value:  # noqa: ANN401 -- fields of Option
+def _option(default: _Value, **more: object) -> _Value:
     return dataclasses.field(default=default, metadata=more)
 
 

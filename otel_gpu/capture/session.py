@@ -14,7 +14,6 @@ import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from otel_gpu import __version__, wire
 from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
@@ -103,7 +102,7 @@ class Session:
         pids: Sequence[int] = (),
         cgroup: Path | None = None,
         watch_all: bool = False,
-        status: Callable[[], Mapping[str, Any]] = dict,
+        status: Callable[[], Mapping[str, object]] = dict,
         faults: Faults | None = None,
         is_shown: bool = False,
     ) -> None:

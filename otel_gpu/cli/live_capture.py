@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.host.host_facts import allow_open_files, collect_no_more, collect_rarely
@@ -149,7 +149,7 @@ def open_session(
     config: Config,
     programs: Programs,
     started: Started,
-    status: Callable[[], Mapping[str, Any]],
+    status: Callable[[], Mapping[str, object]],
     faults: Faults,
     *,
     is_shown: bool = False,

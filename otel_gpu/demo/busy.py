@@ -7,7 +7,6 @@ CUDA graphs.
 """
 
 import time
-from typing import Any
 
 from otel_gpu.demo.clocks import on_cpu_ns
 from otel_gpu.demo.loop import MS, STEPS, Act, Trainer, place_of
@@ -37,7 +36,7 @@ def tokenise(cpu_ns: int) -> None:
         sorted(PIXELS)
 
 
-def work_between_steps(trainer: Trainer, work: Act, place: dict[str, Any]) -> None:
+def work_between_steps(trainer: Trainer, work: Act, place: dict[str, object]) -> None:
     """Do ``work`` before every step, and note its CPU time as lost at ``place``."""
     for _ in range(STEPS):
         start_ns = on_cpu_ns()

@@ -81,7 +81,7 @@ class Function(Protocol):
     def __code__(self) -> CodeType: ...
 
 
-def place_of(function: Function, lines: int | None = 1) -> dict[str, Any]:
+def place_of(function: Function, lines: int | None = 1) -> dict[str, object]:
     """Return a function's name, file and last ``lines`` lines (None: all lines)."""
     code = function.__code__
     last = max(line for _, _, line in code.co_lines() if line)
@@ -181,7 +181,7 @@ class Trainer:
         # At the first call: the clock, and the thread's time waiting for a CPU.
         self._began_ns: tuple[int, int] | None = None
         # Why a memory request failed, and the places of the request and of the held blocks.
-        self.memory: dict[str, Any] | None = None
+        self.memory: dict[str, object] | None = None
         self._inside: dict[str, Act | None] = {}
         self._wait: Act = _wait_for_device
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -213,8 +213,8 @@ class Trainer:
         kind: str,
         time_ns: int,
         by: Helper | None = None,
-        via: dict[str, Any] | None = None,
-        place: dict[str, Any] | None = None,
+        via: dict[str, object] | None = None,
+        place: dict[str, object] | None = None,
     ) -> None:
         """Note a cause of the current effect, and the place of its code."""
         who = {"pid": by.pid if by else 0, "tid": by.tid if by else 0}
@@ -230,7 +230,7 @@ class Trainer:
         pid: int = 0,
         via: dict[str, Any] | None = None,
         resource: str = "",
-        place: dict[str, Any] | None = None,
+        place: dict[str, object] | None = None,
     ) -> None:
         """Add the time that one step lost to a repeated cause."""
         nothing = {"kind": kind, "time_ns": 0, "pid": pid, "resource": resource, "via": None}
@@ -284,7 +284,7 @@ class Trainer:
                 else:
                     call()
 
-    def truth(self, name: str) -> dict[str, Any]:
+    def truth(self, name: str) -> dict[str, object]:
         """
         Return the injected effects and losses.
 

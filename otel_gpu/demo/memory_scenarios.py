@@ -49,13 +49,13 @@ class Allocator:
             self._free(address)
 
 
-def _check(address: Any, _function: object, _arguments: object) -> Any:  # noqa: ANN401 -- ditto
+def _check(address: object, _function: object, _arguments: object) -> Any:  # noqa: ANN401 -- ditto
     if not address:
         raise OutOfMemoryError
     return address
 
 
-def remember(memory: Allocator) -> Any:  # noqa: ANN401 -- as ctypes has it
+def remember(memory: Allocator) -> object:
     """Allocate a small block that a step keeps."""
     return memory.malloc(0, 4 * MIB)
 

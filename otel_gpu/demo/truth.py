@@ -30,7 +30,7 @@ def describe(line: str) -> Iterator[str]:
         )
 
 
-def lines_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
+def lines_of(scenario: Scenario) -> dict[str, dict[str, object]]:
     """Return the places where the loop of a scenario loses time, by kind of cause."""
     return {kind: place_of(function, lines=None) for kind, function in scenario.lines.items()}
 

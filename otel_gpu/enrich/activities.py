@@ -10,7 +10,7 @@ bytes; empty: no span) and ``parent_span_id`` (empty: a root). ``ids.py`` comput
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from otel_gpu.enrich.identity.identities import (
     CallStack,
@@ -377,7 +377,7 @@ Activity = (
 )
 
 _ENDS = {"unix_ns", "end_unix_ns", "seen_unix_ns"}
-END_OF: Mapping[type, Callable[[Any], int]] = {
+END_OF: Mapping[type, Callable[[object], int]] = {
     # Every kind has one of these.
     kind: attrgetter(next(iter(_ENDS & set(kind._fields))))
     for kind in get_args(Activity)

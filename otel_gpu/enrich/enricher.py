@@ -307,7 +307,7 @@ class Enricher:
 
     def _of_process(
         self, make: Callable[[Any, Program], Activity]
-    ) -> Callable[[Any], Activity | None]:
+    ) -> Callable[[object], Activity | None]:
         # Makes an activity of an event, once its process has a name.
 
         def enrich(event: Any) -> Activity | None:  # noqa: ANN401 -- of the kind that is made of

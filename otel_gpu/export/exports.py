@@ -66,7 +66,7 @@ _JOIN_GRACE_S = 1.0
 # The part of the time at the end that a dead endpoint for spans cannot take from the metrics.
 _METRICS_SHARE = 0.25
 
-_Part: TypeAlias = Sender[Any] | MetricExports
+_Part: TypeAlias = Sender[object] | MetricExports
 
 
 class Exports:
@@ -115,7 +115,7 @@ class Exports:
             failing.pop_all()
         self._sinks: list[Sender[FinishedSpan]] = senders.get(SPANS.name, [])
         self._logs: list[Sender[SpanLog]] = senders.get(LOGS.name, [])
-        self._profile_sinks: list[Sender[Any]] = senders.get(_PROFILES, [])
+        self._profile_sinks: list[Sender[object]] = senders.get(_PROFILES, [])
         self._export = config.export
         if config.export.profiles and not self._profile_sinks:
             _logger.warning(
@@ -331,7 +331,7 @@ class Exports:
             return None
         from otel_gpu.export.profiles.profiles import Profiles  # noqa: PLC0415 -- as in _signals
 
-        def put(profile: Any) -> None:  # noqa: ANN401 -- an EncodedProfile
+        def put(profile: object) -> None:
             for sink in self._profile_sinks:
                 sink.put(profile)
 

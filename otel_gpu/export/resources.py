@@ -108,7 +108,7 @@ def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> Obse
     """Return the Resource of the agent that made a capture."""
     agent: AgentFacts = capture.info.get("agent", {})
     host: HostFacts = capture.info.get("host", {})
-    attributes: dict[str, Any] = {
+    attributes: dict[str, object] = {
         "service.name": "otel-gpu",
         "service.version": capture_version(capture),
         # The same for every replay of a recording, as the spans' ids are.

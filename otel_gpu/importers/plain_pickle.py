@@ -91,7 +91,7 @@ class UnreadableError(Exception):
         self.at = at
 
 
-Make = Callable[[list[Any]], tuple[object, bool]]
+Make = Callable[[list[object]], tuple[object, bool]]
 """Takes the values of a dictionary; returns its replacement, and whether it can be used again."""
 
 
@@ -101,7 +101,7 @@ class Makers(Protocol):
     def maker(self, keys: tuple[str, ...]) -> Make | None:
         """Return the maker for dictionaries with these keys; None: they are not replaced."""
 
-    def bind(self, replace: Callable[[list[Any], object], None]) -> None:
+    def bind(self, replace: Callable[[list[object], object], None]) -> None:
         """Set the function that replaces a list in the memo."""
 
 
@@ -112,7 +112,7 @@ class NoMakers:
         """Return None."""
         return None
 
-    def bind(self, replace: Callable[[list[Any], object], None]) -> None:
+    def bind(self, replace: Callable[[list[object], object], None]) -> None:
         """Do nothing."""
 
 
@@ -139,7 +139,7 @@ class _Reader:
     def __init__(self, stream: BinaryIO, makers: Makers) -> None:
         self._stream = stream
         self._makers = makers
-        self._memo: list[Any] = []
+        self._memo: list[object] = []
         # Positions of containers in the memo that can still be replaced.
         self._places: dict[int, int] = {}
         self._known: dict[tuple[str, ...], Any] = {}
@@ -151,7 +151,7 @@ class _Reader:
         data = self._stream.read(_READ_BYTES)
         if len(data) < 2 or data[0] != PROTO:  # noqa: PLR2004 -- the opcode and its number
             raise UnreadableError("it is not a pickle", 0)
-        stack: list[Any] = []
+        stack: list[object] = []
         marks: list[int] = []
         offset, held = 0, 0
         while True:
@@ -171,7 +171,7 @@ class _Reader:
             offset += at
 
     def _run(  # noqa: C901, PLR0912, PLR0915 -- one loop: a call for each opcode would cost as much again
-        self, data: bytes, end: int, offset: int, stack: list[Any], marks: list[int], held: int
+        self, data: bytes, end: int, offset: int, stack: list[object], marks: list[int], held: int
     ) -> tuple[int, int, bool]:
         memo, places = self._memo, self._places
         push, remember = stack.append, memo.append
@@ -375,8 +375,8 @@ def _refuse(message: str) -> NoReturn:
     raise UnreadableError(message)
 
 
-def _list_of(stack: list[Any]) -> list[Any]:
-    target: Any = stack[-1]
+def _list_of(stack: list[object]) -> list[object]:
+    target: object = stack[-1]
     if type(target) is not list:
         raise UnreadableError("items: expected an incomplete list")
     return target

@@ -80,7 +80,7 @@ class SqliteSource:
             if isinstance(name, str) and isinstance(sql, str) and _is_plain(sql)
         }
 
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """
         Yield the rows of a query.
 

@@ -208,13 +208,13 @@ def _trace() -> ModuleType:
     return importlib.import_module("opentelemetry.trace")
 
 
-def _watch(switched: Any) -> Any:  # noqa: ANN401 - of ctypes
+def _watch(switched: Any) -> object:  # noqa: ANN401 - of ctypes
     # The caller keeps the callback, as the interpreter has only its address. None: it has no watchers.
     add = getattr(ctypes.pythonapi, "PyContext_AddWatcher", None)
     if add is None:
         return None
 
-    def on_event(event: int, _: Any) -> int:  # noqa: ANN401 - a context, or None
+    def on_event(event: int, _: object) -> int:
         if event == _CONTEXT_SWITCHED:
             switched()
         return 0

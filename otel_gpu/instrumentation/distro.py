@@ -33,7 +33,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 class OtelGpuDistro(BaseDistro):  # type: ignore[misc] # untyped
     """Entry point ``otel_gpu`` of ``opentelemetry_distro``."""
 
-    def _configure(self, **_: Any) -> None:  # noqa: ANN401 - as its base has it
+    def _configure(self, **_: object) -> None:
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
         publish_context()

@@ -59,7 +59,7 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
         wrapt.register_post_import_hook(self._see_package, "nvtx")
         wrapt.register_post_import_hook(self._see_torch, "torch.cuda.nvtx")
 
-    def _uninstrument(self, **_: Any) -> None:  # noqa: ANN401 - as its base has it
+    def _uninstrument(self, **_: object) -> None:
         # Programs keep imported functions, so the wrappers stay and only delegate.
         self._ranges = None
 
@@ -98,18 +98,20 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
         span = None if ranges is None else ranges.start(*_name_and_domain(*given, **named))
         return started if span is None else _started(started, span)
 
-    def _enter(self, following: _Call, annotation: Any, given: _Given, named: _Named) -> object:  # noqa: ANN401
+    def _enter(self, following: _Call, annotation: object, given: _Given, named: _Named) -> object:
         entered = following(*given, **named)
         self._begin(*getattr(annotation, _RANGE, _UNNAMED))
         return entered
 
-    def _leave(self, following: _Call, annotation: Any, given: _Given, named: _Named) -> object:  # noqa: ANN401
+    def _leave(self, following: _Call, annotation: object, given: _Given, named: _Named) -> object:
         try:
             return following(*given, **named)
         finally:
             self._finish(getattr(annotation, _RANGE, _UNNAMED)[1])
 
-    def _decorate(self, following: _Call, annotation: Any, given: _Given, named: _Named) -> object:  # noqa: ANN401
+    def _decorate(
+        self, following: _Call, annotation: object, given: _Given, named: _Named
+    ) -> object:
         decorated = following(*given, **named)
         name, domain = getattr(annotation, _RANGE, _UNNAMED)
         name = name or getattr(decorated, "__name__", None)

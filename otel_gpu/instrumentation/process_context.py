@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.export.otlp.attribute_encoder import AttributeEncoder, field
 from otel_gpu.instrumentation.thread_context import SCHEMA_VERSION
@@ -37,7 +37,7 @@ class ProcessContext:
     """
 
     def __init__(
-        self, resource: Callable[[], Mapping[str, Any]], *, is_thread_context: bool = False
+        self, resource: Callable[[], Mapping[str, object]], *, is_thread_context: bool = False
     ) -> None:
         self._resource = resource
         self._is_thread_context = is_thread_context
@@ -64,7 +64,7 @@ class ProcessContext:
         _name(self._address)
 
 
-def encode(resource: Mapping[str, Any], *, is_thread_context: bool) -> bytes:
+def encode(resource: Mapping[str, object], *, is_thread_context: bool) -> bytes:
     """Encode a ``ProcessContext`` message: a resource, and the layout of thread contexts."""
     layout = [("threadlocal.schema_version", SCHEMA_VERSION), ("threadlocal.attribute_key_map", ())]
     return field(b"\x0a", AttributeEncoder(b"\x0a").encode(resource.items())) + (

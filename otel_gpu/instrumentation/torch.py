@@ -50,7 +50,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
         for name, found in ((_OPTIMIZER, self._see_steps), (_LOADER, self._see_waits)):
             wrapt.register_post_import_hook(self._while_wanted(found), name)
 
-    def _uninstrument(self, **_: Any) -> None:  # noqa: ANN401 - as its base has it
+    def _uninstrument(self, **_: object) -> None:
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.stop()
@@ -85,8 +85,8 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
         self,
         following: Callable[[], object],
         _: object,
-        given: tuple[Any, ...],
-        named: dict[str, Any],
+        given: tuple[object, ...],
+        named: dict[str, object],
     ) -> object:
         began_ns = time.perf_counter_ns()
         try:

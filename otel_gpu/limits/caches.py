@@ -203,7 +203,7 @@ CACHES = Caches()
 
 class _Remembered:
     # The results of a function. ``lru_cache`` can only evict all at once.
-    def __init__(self, function: "_lru_cache_wrapper[Any]") -> None:
+    def __init__(self, function: "_lru_cache_wrapper[object]") -> None:
         self._function = function
 
     def __len__(self) -> int:

@@ -57,9 +57,9 @@ class Listing:
     def __post_init__(self) -> None:
         self.kept = len(self.rows)
 
-    def as_value(self) -> dict[str, Any]:
+    def as_value(self) -> dict[str, object]:
         """Return the listing as a JSON value."""
-        value: dict[str, Any] = {"columns": list(self.columns)} if self.columns else {}
+        value: dict[str, object] = {"columns": list(self.columns)} if self.columns else {}
         value["rows"] = self.rows[: self.kept]
         if more := self.more + len(self.rows) - self.kept:
             value["more"] = more
@@ -97,7 +97,7 @@ def micros(time_ns: float | None) -> float | int | None:
     return whole if not rest else round(whole + rest / 1_000, 3)
 
 
-def to_json(document: Mapping[str, Any], limit_bytes: int = MAX_BYTES) -> str:
+def to_json(document: Mapping[str, object], limit_bytes: int = MAX_BYTES) -> str:
     """
     Return a line of JSON within the limit; the last rows of the largest listing are cut first.
     """
@@ -121,7 +121,7 @@ def _encode(value: object) -> str:
     return text
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
+def _plain(value: object) -> object:
     if isinstance(value, Listing):
         return _plain(value.as_value())
     if isinstance(value, str):

@@ -54,7 +54,7 @@ def rows(most: int, what: str) -> FieldInfo:
     return Field(ge=1, le=most, description=f"The most {what}.")  # type: ignore[no-any-return]
 
 
-def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
+def read_arguments(model: type[Model], given: Mapping[str, object]) -> Model:
     """
     Return validated arguments, null counting as not given; ``ArgumentError`` names the wrong one.
     """

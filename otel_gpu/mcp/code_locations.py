@@ -6,8 +6,6 @@ into a sentence, or next to each other in one string: a function can be called `
 (train.py:1)``.
 """
 
-from typing import Any
-
 from otel_gpu.mcp.answers import name_of, present, sanitize
 from otel_gpu.mcp.tool import share
 from otel_gpu.report.document import CallStack, CodeLines, Frame, FrameType
@@ -20,7 +18,7 @@ MAX_FUNCTION = 200
 """Length of a function's name or a path, in characters: C++ has long ones."""
 
 
-def code_of(stack: CallStack | None) -> dict[str, Any]:
+def code_of(stack: CallStack | None) -> dict[str, object]:
     """Return the program's own innermost code, and the id for ``get_stacks``."""
     if stack is None:
         return {}
@@ -28,7 +26,7 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
     return code | {"stack_id": stack_id_text(stack.id)}
 
 
-def lines_of(lines: CodeLines) -> dict[str, Any]:
+def lines_of(lines: CodeLines) -> dict[str, object]:
     """Return the lines that worked, with their samples; empty without samples."""
     each = [
         present(
@@ -43,7 +41,7 @@ def lines_of(lines: CodeLines) -> dict[str, Any]:
     return {"lines": each, "samples": lines.samples} if each else {}
 
 
-def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:
+def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, object]:
     """
     Return a stack, how it was unwound, and at most ``most`` frames, innermost first.
 
@@ -65,7 +63,7 @@ def names_of(stack: CallStack, most: int) -> tuple[tuple[str, str, str, int], ..
     )
 
 
-def _place(frame: Frame) -> dict[str, Any]:
+def _place(frame: Frame) -> dict[str, object]:
     names = {n: sanitize(getattr(frame, n), MAX_FUNCTION) for n in ("function", "file", "module")}
     return present(**names, line=frame.line)
 

@@ -1,7 +1,7 @@
 """
 Connections of HTTP clients, with a deadline for each request.
 
-uvicorn waits without a limit for the head of a request. Any client, without the token, could occupy
+uvicorn waits without a limit for the head of a request. object client, without the token, could occupy
 all connections. So each connection has a deadline, and the number of connections that have not yet
 sent a complete head is limited: beyond it, the oldest one is aborted. A client that has the token
 sends it at once, and is not affected.

@@ -10,7 +10,7 @@ after the token check, so that no client without the token takes up that number.
 
 import ipaddress
 import socket
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -91,7 +91,7 @@ def listen(address: Address) -> socket.socket:
         ) from error
 
 
-def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
+def make_app(server: Server[object], address: Address, token: str) -> ASGIApp:
     """Return the application; every request to it needs the token."""
     names = {address.in_url, *(_LOOPBACK_NAMES if address.is_loopback else ())}
     hosts = [f"{name}:{address.port}" for name in sorted(names)]

@@ -3,7 +3,6 @@
 import logging
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -48,7 +47,7 @@ _READS = ToolAnnotations(
 )
 
 
-def make_server(capture: ServedCapture) -> Server[Any]:
+def make_server(capture: ServedCapture) -> Server[object]:
     """Return a server that answers about one capture."""
     # Answers are made one at a time: each can take all of a core. An SQL query has a time limit of
     # its own, and does not delay other answers.
@@ -95,7 +94,7 @@ def make_server(capture: ServedCapture) -> Server[Any]:
     )
 
 
-def answer(capture: ServedCapture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+def answer(capture: ServedCapture, name: str, arguments: Mapping[str, object]) -> tuple[str, bool]:
     """Return a tool's answer, and whether it is an error; no error ends the server."""
     shown_name = sanitize(name, _SHOWN)
     if name not in _BY_NAME:
@@ -113,7 +112,7 @@ def answer(capture: ServedCapture, name: str, arguments: Mapping[str, Any]) -> t
         return to_json({"error": "this answer failed; see the server's log"}), True
 
 
-async def serve_stdio(server: Server[Any]) -> None:
+async def serve_stdio(server: Server[object]) -> None:
     """Serve one client on standard input and output, until it closes them."""
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())

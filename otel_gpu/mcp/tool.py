@@ -12,7 +12,7 @@ from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.report.document import Document, Program
 from otel_gpu.report.wording.formats import format_time, service_of
 
-Answer = Mapping[str, Any]
+Answer = Mapping[str, object]
 
 
 class Tool(NamedTuple):
@@ -29,7 +29,7 @@ class Tool(NamedTuple):
     arguments: type[Arguments]
     function: Callable[..., Answer]
 
-    def answer(self, capture: ServedCapture, given: Mapping[str, Any]) -> Answer:
+    def answer(self, capture: ServedCapture, given: Mapping[str, object]) -> Answer:
         """Validate the arguments, and answer."""
         asked: Any = read_arguments(self.arguments, given)
         wanted = inspect.signature(self.function).parameters
@@ -67,7 +67,7 @@ def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
     return make
 
 
-def fields_of(row: Any, fields: str, **own: Callable[[Any], object]) -> dict[str, Any]:  # noqa: ANN401
+def fields_of(row: object, fields: str, **own: Callable[[Any], object]) -> dict[str, object]:
     """
     Return named fields of a row; those that are not its attributes are in ``own``.
 
@@ -88,7 +88,7 @@ def table(
     return Listing(shown, names, len(rows) - len(shown))
 
 
-def _value(row: Any, name: str, own: Callable[[Any], object] | None) -> object:  # noqa: ANN401
+def _value(row: Any, name: str, own: Callable[[object], object] | None) -> object:  # noqa: ANN401
     if own is not None:
         value = own(row)
     elif name == "pid":
@@ -102,7 +102,7 @@ def _value(row: Any, name: str, own: Callable[[Any], object] | None) -> object: 
     return name_of(value) if isinstance(value, str) else value
 
 
-def about(document: Document) -> dict[str, Any]:
+def about(document: Document) -> dict[str, object]:
     """Return the source and window of an answer: its first part."""
     return {
         "source": sanitize(document.source),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu.recorder.losses import RowLoss
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
@@ -27,7 +27,7 @@ class ChunkExtent(NamedTuple):
 # Bytes of a referred row in the file beside its text; an upper estimate.
 _REFERRED_BYTES = 160
 
-Kept = dict[str, dict[Any, Row]]
+Kept = dict[str, dict[object, Row]]
 """Rows by table and key."""
 
 
@@ -48,12 +48,12 @@ class PendingRows:
         self._table_bytes: Counter[str] = Counter()
         self.bytes = 0
 
-    def __iter__(self) -> Iterator[tuple[str, Any, Row]]:
+    def __iter__(self) -> Iterator[tuple[str, object, Row]]:
         for table, rows in self._rows.items():
             for key, row in rows.items():
                 yield table, key, row
 
-    def add(self, table: str, key: Any, row: Row) -> None:  # noqa: ANN401 -- any key
+    def add(self, table: str, key: object, row: Row) -> None:
         """Add a row, or replace the one with the same key."""
         self._drop(table, key)
         self._rows.setdefault(table, {})[key] = row
@@ -91,7 +91,7 @@ class PendingRows:
         for table, rows in self._rows.items():
             self._rows[table] = {key: make(table, row) for key, row in rows.items()}
 
-    def _drop(self, table: str, key: Any) -> None:  # noqa: ANN401 -- any key
+    def _drop(self, table: str, key: object) -> None:
         row = self._rows.get(table, {}).pop(key, None)
         if row is not None:
             self._grow(table, -_size_of(row))

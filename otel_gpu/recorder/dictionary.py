@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
@@ -141,13 +141,13 @@ def _functions(document: str) -> tuple[str, ...]:
     return tuple(map(str, from_json(document, list)))
 
 
-def _attributes(text: str) -> dict[str, Any]:
+def _attributes(text: str) -> dict[str, object]:
     # Drops values that cannot be resource attributes.
     try:
         found = from_json(text, dict)
     except ValueError:
         return {}
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, object] = {}
     for name, value in found.items():
         if isinstance(value, _PLAIN):
             attributes[name] = value

@@ -47,7 +47,7 @@ MAX_PENDING_BYTES = 16 << 20
 _KEY_LENGTHS = {table.name: len(table.key) for table in TABLE_BY_NAME.values()}
 
 
-class _Numbers(dict[Any, int | None]):
+class _Numbers(dict[object, int | None]):
     # Numbers that the current chunk refers to. Nearly all rows need some, so a hit runs no Python code.
     # ``refer`` returns the number of anything else.
 
@@ -107,7 +107,7 @@ class StoredNames:
         pending, self.pending = self.pending, PendingRows(MAX_PENDING_BYTES, self._lost)
         return pending
 
-    def keep(self, table: str, *row: Any) -> None:  # noqa: ANN401 -- whatever a column holds
+    def keep(self, table: str, *row: object) -> None:
         """Add a row to write; a later one with the same key replaces it."""
         self.pending.add(table, row[: _KEY_LENGTHS[table]], row)
 

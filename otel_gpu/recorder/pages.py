@@ -9,7 +9,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from otel_gpu.recorder.problems import explained
 from otel_gpu.recorder.tables.columns import Column, Row
@@ -46,12 +45,12 @@ class Pages:
                 return
             page = self.fetch(f"{where} {after} {limits}", (*page[-1][: len(key)], last))
 
-    def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+    def where(self, table: str, condition: str, values: Sequence[object] = ()) -> list[Row]:
         """Return the rows that meet a condition, in the order of the key."""
         query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
         return list(self._valid(table, self.fetch(query, values)))
 
-    def fetch(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+    def fetch(self, query: str, values: Sequence[object] = ()) -> list[Row]:
         """Return all rows of one of our queries, unchecked."""
         with explained(self._path, "cannot be read any further"):
             try:

@@ -69,7 +69,7 @@ _EARLY_CALLS = (
 _T = TypeVar("_T")
 _Body = TypeVar("_Body")
 # A seq, its table, the function that makes the activity, and its argument, usually the row.
-_Found = tuple[int, str, Callable[[Any], Activity | None], Any]
+_Found = tuple[int, str, Callable[[Any], Activity | None], object]
 # Read from the beginning of a span: usual step times, and the spans that threads are in.
 _FROM_THE_BEGINNING = frozenset({"steps", "thread_contexts"})
 _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)

@@ -119,13 +119,13 @@ def _authorize(action: int, _: str | None, name: str | None, *_others: str | Non
     return sqlite3.SQLITE_DENY if is_refused else sqlite3.SQLITE_OK
 
 
-def _instr(text: Any, part: Any) -> int | None:  # noqa: ANN401 -- any value of SQLite
+def _instr(text: object, part: object) -> int | None:
     if text is None or part is None:
         return None
     return str(text).find(str(part)) + 1
 
 
-def _replace(text: Any, part: Any, other: Any) -> str | None:  # noqa: ANN401 -- as above
+def _replace(text: object, part: object, other: object) -> str | None:
     if text is None or part is None or other is None:
         return None
     whole, old, new = str(text), str(part), str(other)
@@ -141,7 +141,7 @@ def _answer(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> An
     if cursor.description is None:
         raise QueryError("not a query", hint="begin with SELECT or WITH")
     columns = tuple(str(column[0]) for column in cursor.description)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     size_bytes = 0
     most = min(limits.rows, MAX_ROWS)
     # One at a time, as one row can have a hundred megabytes.
@@ -156,7 +156,7 @@ def _answer(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> An
     return Answer(columns, tuple(rows), "")
 
 
-def _size(value: Any) -> int:  # noqa: ANN401 -- any value of SQLite
+def _size(value: object) -> int:
     return len(value) + 8 if isinstance(value, str | bytes) else 8
 
 

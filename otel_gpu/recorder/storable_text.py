@@ -20,7 +20,7 @@ def clean(text: object) -> str:
     return str(text)[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
-def to_json(value: Any) -> str | None:  # noqa: ANN401 -- whatever JSON can hold
+def to_json(value: object) -> str | None:
     """Encode a document as JSON; None if it is too large or too deep."""
     try:
         try:
@@ -70,7 +70,7 @@ def _refuse(text: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def _plain(value: Any, depth: int) -> Any:  # noqa: ANN401 -- as above
+def _plain(value: object, depth: int) -> object:
     if depth == 0:
         raise ValueError("too deep")
     if isinstance(value, Mapping):

@@ -328,7 +328,7 @@ class StoreWriter:
         self._batch.add("readings", (seq, kind, activity.unix_ns), activity.unix_ns)
         self._readings.add(self._batch, seq, activity)
 
-    def _json(self, info: Mapping[str, Any] | Sequence[str], nothing: str = "{}") -> str:
+    def _json(self, info: Mapping[str, object] | Sequence[str], nothing: str = "{}") -> str:
         text = to_json(info)
         if text is None:
             self._lost[RowLoss.TOO_LARGE] += 1

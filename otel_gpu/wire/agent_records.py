@@ -44,7 +44,7 @@ def clock_record(ktime_ns: int, unix_ns: int) -> bytes:
 def json_record(
     kind: int,
     ktime_ns: int,
-    body: Mapping[str, Any],
+    body: Mapping[str, object],
     *,
     pid: int = 0,
     tid: int = 0,
@@ -153,18 +153,18 @@ def thread_context_record(ktime_ns: int, thread: Mapping[str, Any], start_ktime_
     )
 
 
-def _record(kind: int, layout: CStruct, ktime_ns: int, **fields: Any) -> bytes:  # noqa: ANN401
+def _record(kind: int, layout: CStruct, ktime_ns: int, **fields: object) -> bytes:
     return layout.build(kind=kind, size=layout.size, ktime_ns=ktime_ns, **fields)
 
 
-def _encode_json(body: Mapping[str, Any]) -> bytes:
+def _encode_json(body: Mapping[str, object]) -> bytes:
     text = json.dumps(
         body, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True
     )
     return text.encode("utf-8", "replace")
 
 
-def _shorten(value: Any, limit: int) -> Any:  # noqa: ANN401 - any JSON value
+def _shorten(value: object, limit: int) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, str):
         return value[:limit]
     if isinstance(value, Mapping):

@@ -53,7 +53,7 @@ class CStruct:
         """Return the values by name of each structure of an array."""
         return (dict(zip(self.fields, values, strict=True)) for values in self.iter_unpack(records))
 
-    def build(self, **values: Any) -> bytes:  # noqa: ANN401 -- bytes, and numbers of any width
+    def build(self, **values: object) -> bytes:
         """Return the bytes of values by name, others 0 or empty; ``TypeError``: an unknown name."""
         if unknown := values.keys() - set(self.fields):
             raise TypeError(f"{', '.join(sorted(unknown))}: not fields; use some of {self.fields}")

@@ -247,7 +247,7 @@ def _check_entries(event: Event, good: int, count: int) -> None:
 def _decode_entries(
     event: Callable[[int, tuple[Any, ...]], Event],
     key: type[Any],
-    value: Callable[[tuple[Any, ...]], Any],
+    value: Callable[[tuple[Any, ...]], object],
     entry: CStruct,
 ) -> Callable[[bytes], Event]:
     # An entry is a key structure followed by a value structure.
@@ -269,7 +269,7 @@ def _decode_entries(
     return decode_kind
 
 
-def _clipped(kind: type[Any]) -> Callable[[tuple[int, ...]], Any]:
+def _clipped(kind: type[Any]) -> Callable[[tuple[int, ...]], object]:
     # A program can report any number.
     return lambda values: kind._make(min(number, INT64_MAX) for number in values)
 

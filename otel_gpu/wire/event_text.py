@@ -48,7 +48,7 @@ def describe(event: Event) -> Iterator[str]:
     head = _head(KIND_NAMES[type(event)], event)
     if table := _TABLES.get(type(event)):
         name, describe_entry = table
-        ktime_ns, entries = cast("tuple[int, tuple[Any, ...]]", event)
+        ktime_ns, entries = cast("tuple[int, tuple[object, ...]]", event)
         yield f"{head} {name}={len(entries)}"
         yield from (describe_entry(ktime_ns, entry) for entry in entries)
         return
@@ -113,7 +113,7 @@ def _describe_series(ktime_ns: int, entry: tuple[readings.SeriesKey, readings.Ag
     )
 
 
-def _describe_entry(kind: str, ktime_ns: int, entry: tuple[Any, Any]) -> str:
+def _describe_entry(kind: str, ktime_ns: int, entry: tuple[Any, object]) -> str:
     key, value = entry
     return " ".join([f"{kind} {ktime_ns} {key.pid}/0", *_pairs(key), *_pairs(value)])
 
@@ -152,7 +152,7 @@ def _format_any(value: object) -> str:
     return json.dumps(value) if isinstance(value, str) else str(value)
 
 
-def _format_json(body: Mapping[str, Any]) -> str:
+def _format_json(body: Mapping[str, object]) -> str:
     return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 

@@ -100,7 +100,7 @@ _PERF_FLAG_FD_CLOEXEC = 8
 
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+_SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "libbpf_major_version": (c_uint32, []),
     "libbpf_minor_version": (c_uint32, []),
     "libbpf_set_print": (c_void_p, [_PRINT]),

@@ -148,7 +148,7 @@ class Ports:
                 ports.append(cast("PortReading", whole))
         return {"ports": ports, "left_out": left_out, "failed": dict(self._failed)}
 
-    def _read_port(self, folder: str) -> dict[str, Any]:
+    def _read_port(self, folder: str) -> dict[str, object]:
         found: dict[str, Any] = self._facts(folder, _PORT_FACTS)
         for name in _STATES & found.keys():
             # Such as "4: ACTIVE".

@@ -86,10 +86,10 @@ class NvmlDevices(PollingThread):
         self._devices: _Devices | None = None
         self._interval_s = interval_s
         self._load = load
-        self._reading: dict[str, Any] | None = None
+        self._reading: dict[str, object] | None = None
         self._failed: Counter[str] = Counter()
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> dict[str, object] | None:
         """
         Return the latest reading as the body of RECORD_DEVICES; None: nothing changed.
 
@@ -153,7 +153,7 @@ class _Devices:
         self._failed = failed
         self._is_open = False
         self._error = ""
-        self._gpm: dict[str, Any] = {}
+        self._gpm: dict[str, object] = {}
         self._seen_us: dict[str, int] = {}
 
     def read(self) -> dict[str, Any] | None:
@@ -175,14 +175,14 @@ class _Devices:
             "gpus": gpus,
         }
 
-    def _read_device(self, index: int) -> dict[str, Any]:
+    def _read_device(self, index: int) -> dict[str, object]:
         handle = self._ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:
             return {"index": index, "is_lost": self._error in _LOST}
         uuid = _text(self._ask("nvmlDeviceGetUUID", handle))
         if self._error in _LOST:
             return {"index": index, "is_lost": True}
-        found: dict[str, Any] = {"index": index, "is_lost": False, "uuid": uuid}
+        found: dict[str, object] = {"index": index, "is_lost": False, "uuid": uuid}
         for name, value in self._figures(handle, uuid):
             # Lost during the reading: leave the partial reading out.
             if self._error in _LOST:
@@ -191,7 +191,7 @@ class _Devices:
                 found[name] = value
         return found
 
-    def _figures(self, handle: Any, uuid: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - opaque
+    def _figures(self, handle: object, uuid: str) -> Iterator[tuple[str, object]]:
         nvml, ask = self._nvml, self._ask
         yield "model", _text(ask("nvmlDeviceGetName", handle))
         yield "serial_number", _text(ask("nvmlDeviceGetSerial", handle)) or None
@@ -216,7 +216,7 @@ class _Devices:
         yield "processes", self._processes(handle, uuid)
         yield "activity", self._activity(handle, uuid)
 
-    def _utilization(self, handle: Any) -> dict[str, int] | None:  # noqa: ANN401 - opaque
+    def _utilization(self, handle: object) -> dict[str, int] | None:
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         found = {"general": rates.gpu, "memory": rates.memory} if rates is not None else {}
         for task in ("Encoder", "Decoder"):
@@ -225,7 +225,7 @@ class _Devices:
                 found[task.lower()] = used[0]
         return found or None
 
-    def _errors(self, handle: Any) -> dict[str, int] | None:  # noqa: ANN401 - opaque
+    def _errors(self, handle: object) -> dict[str, int] | None:
         nvml = self._nvml
         kinds = {
             "corrected": nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
@@ -238,7 +238,7 @@ class _Devices:
         }
         return {name: count for name, count in found.items() if count is not None} or None
 
-    def _fields(self, handle: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - opaque
+    def _fields(self, handle: object) -> Iterator[tuple[str, object]]:
         names = [*LIMITED, *IO, _MEMORY_TEMPERATURE]
         names = [name for name in names if hasattr(self._nvml, name)]
         wanted = [
@@ -258,19 +258,19 @@ class _Devices:
         yield "io_bytes", io
         yield "memory_temperature_c", known.get(_MEMORY_TEMPERATURE)
 
-    def _parts(self, handle: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - opaque
+    def _parts(self, handle: object) -> Iterator[dict[str, object]]:
         count = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
         for number in range(min(count, MAX_PARTS)):
             part = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
             if part is None:
                 continue
-            found: dict[str, Any] = {"uuid": _text(self._ask("nvmlDeviceGetUUID", part))}
+            found: dict[str, object] = {"uuid": _text(self._ask("nvmlDeviceGetUUID", part))}
             memory = self._ask("nvmlDeviceGetMemoryInfo", part, self._nvml.nvmlMemory_v2)
             if memory is not None:
                 found["memory_bytes"] = {"limit": memory.total, "usage": memory.used}
             yield found
 
-    def _processes(self, handle: Any, uuid: str) -> list[dict[str, int]] | None:  # noqa: ANN401 - opaque
+    def _processes(self, handle: object, uuid: str) -> list[dict[str, int]] | None:
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         if running is None:
             return None
@@ -290,7 +290,7 @@ class _Devices:
             for one in running[:MAX_PARTS]
         ]
 
-    def _activity(self, handle: Any, uuid: str) -> dict[str, float] | None:  # noqa: ANN401 - opaque
+    def _activity(self, handle: object, uuid: str) -> dict[str, float] | None:
         # Activities between the previous reading and this one, if the device counts them.
         nvml = self._nvml
         support = self._ask("nvmlGpmQueryDeviceSupport", handle)
@@ -321,7 +321,7 @@ class _Devices:
             if asked.metrics[at].nvmlReturn == nvml.NVML_SUCCESS
         }
 
-    def _ask(self, function: str, *arguments: Any) -> Any:  # noqa: ANN401 - the bindings have no types
+    def _ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - the bindings have no types
         self._error = ""
         try:
             return getattr(self._nvml, function)(*arguments)

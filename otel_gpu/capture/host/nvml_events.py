@@ -17,7 +17,7 @@ class XidEvents:
 
     def __init__(self, nvml: Any, count: int) -> None:  # noqa: ANN401 - no types
         self._nvml = nvml
-        self._set: Any = None
+        self._set: object = None
         # PCI address by the device's handle.
         self._places: dict[int | None, str] = {}
         try:

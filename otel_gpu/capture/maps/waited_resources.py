@@ -76,7 +76,7 @@ class ResourceMaps:
             program_ktime_ns=fields["program_ktime_ns"],
         )
 
-    def _describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe(self, fields: Mapping[str, Any]) -> dict[str, object]:
         match fields["identity.family"]:
             case 0:
                 return self._describe_file(fields)
@@ -87,7 +87,7 @@ class ResourceMaps:
                 return {"kind": ResourceKind.UNIX, "name": _text(fields["path"]), "peers": peers}
         return {"kind": ResourceKind.OTHER}
 
-    def _describe_file(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe_file(self, fields: Mapping[str, Any]) -> dict[str, object]:
         name, inode = _text(fields["path"]), fields["inode"]
         file_system, subtype = _text(fields["file_system"]), _text(fields["subtype"])
         match stat.S_IFMT(fields["mode"]):
@@ -126,7 +126,7 @@ class ResourceMaps:
         kind = ResourceKind.EVENTFD if is_eventfd else ResourceKind.OTHER
         return {"kind": kind, "name": name}
 
-    def _describe_connection(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe_connection(self, fields: Mapping[str, Any]) -> dict[str, object]:
         pid, family = fields["pid"], fields["identity.family"]
         kind = _INTERNET_KINDS.get(fields["identity.socket_type"], ResourceKind.OTHER)
         size = _IPV4_BYTES if family == _INET else wire.ADDRESS_BYTES
@@ -134,7 +134,10 @@ class ResourceMaps:
             address_text(fields["identity.remote_address"][:size]), fields["identity.remote_port"]
         )
         local = Endpoint(address_text(fields["local_address"][:size]), fields["local_port"])
-        described: dict[str, Any] = {"kind": kind, "is_remote": bool(fields["identity.is_remote"])}
+        described: dict[str, object] = {
+            "kind": kind,
+            "is_remote": bool(fields["identity.is_remote"]),
+        }
         if not fields["inode"] and not remote.port:
             # A combined entry of many connections.
             return described

@@ -313,7 +313,7 @@ class PreloadedPrograms:
             return entries  # The next reading of the series reports the error.
 
     def still_open(
-        self, key: ProcessKey, slot: int, calls: Sequence[dict[str, Any]]
+        self, key: ProcessKey, slot: int, calls: Sequence[dict[str, object]]
     ) -> list[dict[str, Any]]:
         """
         Return which of a thread's open calls (``struct open_call``) are still open.

@@ -114,7 +114,7 @@ class PreloadDetectors(PeriodMemory):
         for program in list(self._memories):
             self._drop(program)
 
-    def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def taken(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the detectors that threads use, as (index, ``struct step_detector``)."""
         for program, memory in list(self._memories.items()):
             if not (memory.is_left or self._budget.allows(program, memory.uid)):
@@ -125,7 +125,7 @@ class PreloadDetectors(PeriodMemory):
             if memory.is_left and not detectors:
                 self._drop(program)
 
-    def _detectors_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _detectors_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, object]]]:
         if memory.fd < 0:
             # Unreadable: treat its threads as ended.
             yield from ((at, self.detector(at) | {"has_ended": 1}) for at in memory.taken)

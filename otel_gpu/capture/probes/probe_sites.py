@@ -3,7 +3,7 @@ Chooses the instruction of a function at which a probe costs least: its site.
 
 A uprobe replaces the instruction at its site by a breakpoint. A thread that reaches it traps into the
 kernel, which runs our BPF programs and then executes the replaced instruction. The kernel *emulates*
-some instructions: pushes of a register, relative jumps and calls, ``nop``. Any other instruction it
+some instructions: pushes of a register, relative jumps and calls, ``nop``. object other instruction it
 *single-steps*: it runs a copy elsewhere and traps a second time behind it. In a virtual machine the second
 trap leaves the guest: 15 µs instead of 0.5 µs. On bare metal it costs 0.9 µs instead of 0.3 µs.
 

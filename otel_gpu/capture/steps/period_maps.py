@@ -165,7 +165,7 @@ class PeriodMaps(PeriodMemory):
         """Unmap the detectors."""
         self._detectors.close()
 
-    def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def taken(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the detectors that threads use, as (index, ``struct step_detector``)."""
         # A thread that takes one writes the pid last.
         for index, (tid, pid) in enumerate(zip(self._all("tid"), self._all("pid"), strict=True)):

@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from otel_gpu import pipeline
 from otel_gpu.cli.commands import JSON_HELP, Output, UsageError, add_file
@@ -122,7 +122,7 @@ def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
     return given
 
 
-def _document(counts: ImportCounts) -> dict[str, Any]:
+def _document(counts: ImportCounts) -> dict[str, object]:
     names = ("source", "taken", "left_out", "rejected")
     return {name: dict(getattr(counts, name)) for name in names} | {"notes": list(counts.notes)}
 

@@ -9,7 +9,6 @@ import csv
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -115,7 +114,7 @@ def _write(answer: Answer, args: Namespace, out: Output) -> None:
     console.print(table, crop=False)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 -- any value of SQLite
+def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
@@ -123,7 +122,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- any value of SQLite
     return value
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 -- any value of SQLite
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -131,6 +130,6 @@ def _text(value: Any) -> str:  # noqa: ANN401 -- any value of SQLite
     return printable(str(value))
 
 
-def _cell(value: Any) -> str:  # noqa: ANN401 -- any value of SQLite
+def _cell(value: object) -> str:
     text = _text(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text

@@ -166,7 +166,7 @@ def _describe_caches(recorder: Mapping[str, Any]) -> str:
     return f"caches    {format_size(sum(sizes.values()))}: {', '.join(parts)}"
 
 
-def _ask_recorder(path: Path) -> dict[str, Any]:
+def _ask_recorder(path: Path) -> dict[str, object]:
     # The agent's own figures in the flight recorder, or why it cannot be read.
     try:
         with StoreReader(path) as reader:
@@ -174,7 +174,7 @@ def _ask_recorder(path: Path) -> dict[str, Any]:
             losses = reader.execute("SELECT place, reason, count FROM v_losses ORDER BY 1, 2")
     except StoreError as error:
         return {"path": str(path), "problem": str(error)}
-    found: dict[str, Any] = {"path": str(path), "losses": [list(row) for row in losses.rows]}
+    found: dict[str, object] = {"path": str(path), "losses": [list(row) for row in losses.rows]}
     for unix_ns, info in status.rows:
         found |= {"last_unix_ns": unix_ns, "agent": json.loads(info)}
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class CheckStatus(StrEnum):
@@ -36,7 +36,7 @@ def named(**findings: CheckResult) -> Iterator[CheckResult]:
         yield finding._replace(name=name)
 
 
-def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[str, Any]:
+def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[str, object]:
     """Return the document of ``doctor --json``."""
     everything = [*findings, *processes]
     return {

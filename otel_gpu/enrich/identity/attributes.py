@@ -15,7 +15,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
 from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
@@ -66,7 +66,7 @@ class Facts(NamedTuple):
     owner: str | None = None
     cgroups: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
-    context: Mapping[str, Any] = {}
+    context: Mapping[str, object] = {}
     container_id: str | None = None
 
 
@@ -122,7 +122,7 @@ def host_of(info: CaptureFacts) -> Host:
     return Host(_text(host.get("boot_id")) or "", known)
 
 
-def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
+def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[str, object]:
     """
     Return the resource attributes of a program, ``service.*`` first.
 
@@ -133,7 +133,7 @@ def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[
     configured = facts.environment.get("OTEL_SERVICE_NAME", "").strip()
     if configured and "service.name" not in facts.context:
         reported["service.name"] = configured[:MAX_CHARACTERS]
-    attributes: dict[str, Any] = {
+    attributes: dict[str, object] = {
         "service.name": name_service(
             context=facts.context,
             environment=facts.environment,
@@ -161,7 +161,7 @@ def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[
     return attributes
 
 
-def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
+def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, object]]:
     if facts.ppid is not None:
         yield "process.parent_pid", facts.ppid
     if facts.vpid not in (None, pid):
@@ -220,9 +220,9 @@ def _iso_8601(unix_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000_000:03d}Z"
 
 
-def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
     # Only values that OTLP can carry, within bounds.
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for key, value in attributes.items():
         if len(plain) >= MAX_ATTRIBUTES:
             break
@@ -239,7 +239,7 @@ def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _plain_value(value: object) -> Any:  # noqa: ANN401 - any attribute value
+def _plain_value(value: object) -> object:
     match value:
         case str():
             return value[:MAX_CHARACTERS]

@@ -21,7 +21,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of, host_of
@@ -265,7 +264,7 @@ def _complete(facts: Facts, known: Facts) -> Facts:
     return known._replace(**present)
 
 
-def _inheritable(context: Mapping[str, Any]) -> dict[str, Any]:
+def _inheritable(context: Mapping[str, object]) -> dict[str, object]:
     # A child is an instance of its own, and the mapping of its context is not inherited either.
     return {
         key: value

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import unquote
 
 UNKNOWN_SERVICE = "unknown_service"
@@ -16,7 +15,7 @@ _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 def name_service(
     *,
-    context: Mapping[str, Any],
+    context: Mapping[str, object],
     environment: Mapping[str, str],
     exe: str | None,
     command_args: Sequence[str],

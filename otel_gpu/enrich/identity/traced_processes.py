@@ -2,7 +2,6 @@
 
 from collections import Counter
 from hashlib import blake2b
-from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from otel_gpu.enrich.identity.identities import Program
@@ -30,7 +29,7 @@ def traced_process(
     pids = Counter(thread.pid for thread in trace.threads if 0 < thread.pid < _MAX_PID)
     pid = max(pids, key=pids.__getitem__, default=0)
     unknown = f"{UNKNOWN_SERVICE}:{trace.program}" if trace.program else UNKNOWN_SERVICE
-    attributes: dict[str, Any] = {
+    attributes: dict[str, object] = {
         "service.name": service_name or unknown,
         "service.instance.id": str(uuid5(_INSTANCES, identity)),
         "process.pid": pid or None,

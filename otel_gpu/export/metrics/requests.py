@@ -128,13 +128,13 @@ def _point_bytes(point: sdk.DataPointT) -> int:
     return size_bytes
 
 
-def _attributes_bytes(attributes: Iterable[tuple[str, Any]]) -> int:
+def _attributes_bytes(attributes: Iterable[tuple[str, object]]) -> int:
     return sum(
         _ATTRIBUTE_BYTES + _text_bytes(key) + _value_bytes(value) for key, value in attributes
     )
 
 
-def _value_bytes(value: Any) -> int:  # noqa: ANN401 - any attribute value
+def _value_bytes(value: object) -> int:
     if isinstance(value, str):
         return _text_bytes(value)
     if isinstance(value, Sequence):

@@ -21,7 +21,7 @@ Most spans share the same few attributes, so encoded bytes are cached by key and
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.export.spans.finished import SharedAttributes
 
@@ -79,15 +79,15 @@ class AttributeEncoder:
 
     def __init__(self, tag: bytes) -> None:
         self._tag = tag
-        self._strings: dict[tuple[str, Any], bytes] = {}
-        self._ints: dict[tuple[str, Any], bytes] = {}
-        self._bools: dict[tuple[str, Any], bytes] = {}
+        self._strings: dict[tuple[str, object], bytes] = {}
+        self._ints: dict[tuple[str, object], bytes] = {}
+        self._bools: dict[tuple[str, object], bytes] = {}
         self._caches = {str: self._strings, int: self._ints, bool: self._bools}
-        self._tuples: dict[tuple[Any, ...], bytes] = {}
+        self._tuples: dict[tuple[object, ...], bytes] = {}
         self._double_heads: dict[str, bytes] = {}
         self._string_bytes = 0
 
-    def encode(self, pairs: Iterable[tuple[str, Any]]) -> bytes:
+    def encode(self, pairs: Iterable[tuple[str, object]]) -> bytes:
         """
         Return the fields, concatenated.
 
@@ -113,7 +113,9 @@ class AttributeEncoder:
             fields.append(self._miss(pair, self._caches.get(kind)) if data is None else data)
         return b"".join(fields)
 
-    def _miss(self, pair: tuple[str, Any], cache: dict[tuple[str, Any], bytes] | None) -> bytes:
+    def _miss(
+        self, pair: tuple[str, object], cache: dict[tuple[str, object], bytes] | None
+    ) -> bytes:
         key, value = pair
         if type(value) is float:
             return self._double(key, value)
@@ -139,7 +141,7 @@ class AttributeEncoder:
             head = self._double_heads[key] = self._encode_pair(key, value)[:-8]
         return head + _pack_double(value)
 
-    def _tuple(self, key: str, value: tuple[Any, ...]) -> bytes:
+    def _tuple(self, key: str, value: tuple[object, ...]) -> bytes:
         identity = (key, value, *map(type, value))
         try:
             data = self._tuples.get(identity)
@@ -153,7 +155,7 @@ class AttributeEncoder:
                 self._tuples[identity] = data
         return data
 
-    def _encode_pair(self, key: str, value: Any) -> bytes:  # noqa: ANN401 -- an AnyValue
+    def _encode_pair(self, key: str, value: object) -> bytes:
         try:
             return field(self._tag, _key_value(key, value))
         except (TypeError, ValueError) as error:
@@ -161,11 +163,11 @@ class AttributeEncoder:
             return b""
 
 
-def _key_value(key: str, value: Any) -> bytes:  # noqa: ANN401 -- an AnyValue
+def _key_value(key: str, value: object) -> bytes:
     return text_field(b"\x0a", key) + field(b"\x12", _any_value(value))
 
 
-def _any_value(value: Any) -> bytes:  # noqa: ANN401, PLR0911 -- an AnyValue, one return a kind
+def _any_value(value: object) -> bytes:  # noqa: PLR0911 -- an AnyValue, one return a kind
     if value is None:
         return b""
     if isinstance(value, bool):

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from google.protobuf.message import Message
 
@@ -92,7 +92,7 @@ def otlp_json(request: Message) -> str:
     return json.dumps(_with_hex_ids(document), separators=(",", ":"), ensure_ascii=False)
 
 
-def _with_hex_ids(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+def _with_hex_ids(value: object) -> object:
     # Attributes are never mistaken for ids: their keys are values of "key".
     if isinstance(value, dict):
         return {

@@ -60,7 +60,7 @@ class HttpTransport:
         """Close the connections."""
         self._exporter.shutdown()
 
-    def _listen(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
+    def _listen(self, *args: object, **kwargs: object) -> object:
         result = self._request(*args, **kwargs)
         if result.status_code == HTTPStatus.OK:
             # A body that does not parse may be a proxy's page, or JSON.
@@ -78,7 +78,7 @@ def bound_answers(exporter: Any) -> None:  # noqa: ANN401 -- any of the standard
     exporter._client._transport._session.hooks["response"].append(_cut_answer)  # noqa: SLF001
 
 
-def _cut_answer(response: Any, **_: Any) -> None:  # noqa: ANN401 -- of requests, which has no types
+def _cut_answer(response: Any, **_: object) -> None:  # noqa: ANN401 -- of requests, which has no types
     content = bytearray()
     try:
         while len(content) <= MAX_ANSWER_BYTES and (

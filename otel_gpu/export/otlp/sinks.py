@@ -62,7 +62,7 @@ def open_senders(
     *,
     live: bool,
     faults: Faults | None = None,
-) -> list[Sender[Any]]:
+) -> list[Sender[object]]:
     """Open a sender for each exporter of a signal and for the file; ConfigError: a bad setting."""
     # All transports are opened before the first thread starts, so that a bad one leaves no thread
     # behind.
@@ -98,7 +98,7 @@ def _as_it_is(span: FinishedSpan) -> QueuedItem:
     return QueuedItem(span.origin, _READABLE_SPAN_BYTES, span)
 
 
-def _encoding(signal: Signal) -> Callable[[Any], QueuedItem]:
+def _encoding(signal: Signal) -> Callable[[object], QueuedItem]:
     encode = signal.open_encoder()
 
     def prepare(item: Any) -> QueuedItem:  # noqa: ANN401 -- an item of the signal, with its origin

@@ -96,7 +96,7 @@ class SpanBuilder:
         self._process: Program | None = None
         self._origin: Origin
         # Attributes of calls, by all that they depend on.
-        self._repeated: dict[tuple[Any, ...], Attributes] = {}
+        self._repeated: dict[tuple[object, ...], Attributes] = {}
         self._steps = ThreadSteps()
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: Fifo[bytes, int] = Fifo(_MAX_CACHED)
@@ -127,7 +127,7 @@ class SpanBuilder:
         # Unpacked at once: access to each field by name takes longer than the rest of this
         # function.
         process, event, api, start_unix_ns, end_unix_ns, device, stack, kernel, *ids = activity
-        more: tuple[Any, ...] = _NOTHING_MORE
+        more: tuple[object, ...] = _NOTHING_MORE
         is_nccl = api.layer == wire.LAYER_NCCL
         # Collectives are numbered, so they do not repeat.
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None or is_nccl:

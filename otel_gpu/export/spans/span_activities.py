@@ -124,7 +124,7 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
     return span.attributes or {}
 
 
-def _event(kind: type[_Event], span: ReadableSpan, **known: Any) -> _Event:  # noqa: ANN401 -- fields
+def _event(kind: type[_Event], span: ReadableSpan, **known: object) -> _Event:
     attributes = attributes_of(span)
     start = span.start_time or 0
     is_slow = not _SLOW_CHOICES.isdisjoint(attributes.get(semconv.OTEL_GPU_CHOICE) or ())

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.importers.flight_recorder.call_arguments import request_of
 from otel_gpu.importers.plain_pickle import NoMakers, UnreadableError, read_plain
@@ -135,7 +135,7 @@ def read_dump(path: Path) -> Dump:
 
 
 class _Reader:
-    def __init__(self, body: Mapping[str, Any], file_unix_ns: int) -> None:
+    def __init__(self, body: Mapping[str, object], file_unix_ns: int) -> None:
         self._body = body
         version = body.get("comm_lib_version") or body.get("nccl_version")
         self._dump = Dump(_text(body.get("version")), _text(version), file_unix_ns=file_unix_ns)
@@ -249,7 +249,7 @@ class _Reader:
             )
         group.calls[number] = call
 
-    def _group(self, entry: Mapping[str, Any]) -> tuple[str, ProcessGroup]:
+    def _group(self, entry: Mapping[str, object]) -> tuple[str, ProcessGroup]:
         given, number = entry.get("process_group"), entry.get("pg_id")
         pair = given if isinstance(given, list | tuple) and len(given) == 2 else (given, "")  # noqa: PLR2004 -- name and purpose
         key = pair[0] if type(pair[0]) is str else str(_integer(number))
@@ -349,7 +349,7 @@ def _parse(data: bytes) -> object:
         raise UnreadableError(str(error), error.at) from None
 
 
-def _ranks(group: Mapping[str, Any]) -> tuple[int, ...]:
+def _ranks(group: Mapping[str, object]) -> tuple[int, ...]:
     ranks = group.get("ranks")
     if type(ranks) is str:
         # A text such as "[0, 1, 2]".

@@ -171,7 +171,7 @@ class Tables:
                 size_bytes=size if type(size) is int and 0 <= size <= _MAX_SIZE else 0,
             )
 
-    def _activity_name(self, work: Work, details: list[Any]) -> int:
+    def _activity_name(self, work: Work, details: list[object]) -> int:
         if work is Work.KERNEL:
             return self._name(details[0]) or self._name(details[1])
         if work is Work.COPY:

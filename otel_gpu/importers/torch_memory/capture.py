@@ -101,7 +101,7 @@ class SnapshotCapture:
 
     def _take(self, whole: object) -> None:
         # The oldest are the list of segments alone.
-        body: Mapping[str, Any] = {"segments": whole} if type(whole) is list else {}
+        body: Mapping[str, object] = {"segments": whole} if type(whole) is list else {}
         if type(whole) is dict:
             body = whole
         if "segments" not in body:

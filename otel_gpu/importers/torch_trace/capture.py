@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import add
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
@@ -122,7 +122,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _trace(
-    source: str, head: Mapping[str, Any], rows: Rows, start_ns: int, rejected: Mapping[str, int]
+    source: str, head: Mapping[str, object], rows: Rows, start_ns: int, rejected: Mapping[str, int]
 ) -> DeviceTrace:
     run = head.get("distributedInfo")
     run = run if type(run) is dict else {}

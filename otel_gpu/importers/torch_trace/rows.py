@@ -95,7 +95,7 @@ class Rows:
         self._thread_names: dict[tuple[int, int], str] = {}
         self._collectives: dict[Collective, int] = {UNKNOWN_COLLECTIVE: 0}
         # The handlers of events by category.
-        self._takers: dict[Any, Callable[[TraceEvent], None]] = {}
+        self._takers: dict[object, Callable[[TraceEvent], None]] = {}
         # By the text of shapes and types of operations; most texts repeat.
         self._shapes: dict[tuple[bytes, bytes], int] = {}
 
@@ -190,8 +190,8 @@ class Rows:
         is_operation = kind is HostWork.OPERATION
 
         # Nearly always of the same thread as the one before, which is faster to see than to look up.
-        last_pid: Any = _NOBODY
-        last_tid: Any = _NOBODY
+        last_pid: object = _NOBODY
+        last_tid: object = _NOBODY
         last_thread = 0
 
         def take(event: TraceEvent) -> None:

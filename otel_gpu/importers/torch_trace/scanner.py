@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.torch_trace.text import Text
@@ -63,7 +63,7 @@ class Scanner:
         self._at = 0
         self._is_whole = False
         self._scan = json.JSONDecoder(strict=False).raw_decode
-        self.head: dict[str, Any] = {}
+        self.head: dict[str, object] = {}
         self.rejected: Counter[str] = Counter()
 
     def events(self) -> Iterator[list[TraceEvent]]:

@@ -46,10 +46,10 @@ class _Schedulers:
 
     def _run(
         self,
-        following: Callable[..., Any],
+        following: Callable[..., object],
         _: object,
-        given: tuple[Any, ...],
-        named: dict[str, Any],
+        given: tuple[object, ...],
+        named: dict[str, object],
     ) -> object:
         begun = self._guard.run(self._begin, given[0] if given else named.get("batch"))
         if begun is None:

@@ -38,7 +38,7 @@ _SAMPLE: Final = "sample_tokens"
 _MAX_RUNNING: Final = 64
 _IDENTITY: Final = 3
 
-_Call = Callable[..., Any]
+_Call = Callable[..., object]
 
 
 def watch() -> None:
@@ -64,7 +64,7 @@ class _Cores:
             wrapt.wrap_function_wrapper(module, f"EngineCore.{_QUEUED_STEP}", self._queued_step)
 
     def _step(
-        self, following: _Call, engine: object, given: tuple[Any, ...], named: dict[str, Any]
+        self, following: _Call, engine: object, given: tuple[object, ...], named: dict[str, object]
     ) -> object:
         core = self._guard.run(self._core_of, engine)
         if core is None:
@@ -73,7 +73,7 @@ class _Cores:
             return following(*given, **named)
 
     def _queued_step(
-        self, following: _Call, engine: object, given: tuple[Any, ...], named: dict[str, Any]
+        self, following: _Call, engine: object, given: tuple[object, ...], named: dict[str, object]
     ) -> object:
         core = self._guard.run(self._core_of, engine)
         if core is None:
@@ -82,7 +82,7 @@ class _Cores:
         with core.called(is_published=False):
             return following(*given, **named)
 
-    def _core_of(self, engine: Any) -> "_Core | None":  # noqa: ANN401 - of the engine
+    def _core_of(self, engine: object) -> "_Core | None":
         if self._guard.has_failed or not is_wanted():
             return None
         core = self._cores.get(engine)
@@ -200,14 +200,14 @@ class _Workers:
             wrapt.wrap_function_wrapper(module, f"Worker.{_SAMPLE}", self._sample)
 
     def _execute(
-        self, following: _Call, worker: object, given: tuple[Any, ...], named: dict[str, Any]
+        self, following: _Call, worker: object, given: tuple[object, ...], named: dict[str, object]
     ) -> object:
         identity = self._guard.run(self._begin, worker, _output_of(given, named))
         with publish_identity(identity, _WORKER):
             return following(*given, **named)
 
     def _sample(
-        self, following: _Call, worker: object, given: tuple[Any, ...], named: dict[str, Any]
+        self, following: _Call, worker: object, given: tuple[object, ...], named: dict[str, object]
     ) -> object:
         with publish_identity(self._guard.run(self._run.get, worker), _WORKER):
             return following(*given, **named)
@@ -223,7 +223,7 @@ class _Workers:
         return identity
 
 
-def _output_of(given: tuple[Any, ...], named: dict[str, Any]) -> object:
+def _output_of(given: tuple[object, ...], named: dict[str, object]) -> object:
     return given[0] if given else named.get("scheduler_output")
 
 

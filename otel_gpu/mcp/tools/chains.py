@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -91,7 +91,7 @@ def get_causal_chains(
     }
 
 
-def _in_full(document: Document, wanted: str) -> dict[str, Any]:
+def _in_full(document: Document, wanted: str) -> dict[str, object]:
     for chain in (*document.chains, *document.examples):
         if chain.id == wanted:
             found = longest_first(find_intervals(chain))
@@ -106,7 +106,7 @@ def _in_full(document: Document, wanted: str) -> dict[str, Any]:
     return {"note": "No incident or chain of this window has this id; ids are in the lists."}
 
 
-def _incident(incident: Incident, document: Document) -> dict[str, Any]:
+def _incident(incident: Incident, document: Document) -> dict[str, object]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
     services = {program.pid: program for program in incident.processes}
     return {
@@ -131,7 +131,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     }
 
 
-def _chain(chain: Chain, document: Document) -> dict[str, Any]:
+def _chain(chain: Chain, document: Document) -> dict[str, object]:
     effect = chain.effect
     return {
         **fields_of(chain, "id severity"),
@@ -154,8 +154,8 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
 
 def _causes(
     causes: Sequence[Cause], pid: int, stack_above: CallStack | None = None
-) -> dict[str, Any]:
-    def write(step: CauseStep, inner: list[dict[str, Any]]) -> dict[str, Any]:
+) -> dict[str, object]:
+    def write(step: CauseStep, inner: list[dict[str, object]]) -> dict[str, object]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
         shown = fields_of(
@@ -179,7 +179,7 @@ def _causes(
     return _first("causes", write_tree(causes, write))
 
 
-def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
+def _first(name: str, causes: list[dict[str, object]]) -> dict[str, object]:
     more = present(**{f"more_{name}": max(0, len(causes) - _MAX_CAUSES)})
     return {name: causes[:_MAX_CAUSES]} | more
 
@@ -188,7 +188,7 @@ def _unless(stack_above: CallStack | None, stack: CallStack | None) -> CallStack
     return None if stack and stack_above and stack.id == stack_above.id else stack
 
 
-def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
+def _interval(interval: Interval, chain: Chain) -> dict[str, object]:
     evidence, effect = interval.evidence, chain.effect
     pid = effect.process.pid
     shown = {
@@ -257,7 +257,7 @@ def _around_worst(document: Document) -> tuple[Window, str]:
     return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST
 
 
-def _event(event: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
+def _event(event: WindowEvent, origin_unix_ns: int) -> dict[str, object]:
     interval, pid = event.interval, event.process.pid
     shown = fields_of(
         event,
@@ -278,7 +278,7 @@ def _event(event: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
     return shown | _end_of_wait(interval, pid, interval.stack)
 
 
-def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
+def _thread_of(thread: Culprit | None, pid: int) -> dict[str, object] | None:
     # Also shows whether it belongs to the process that lost the time.
     if thread is None:
         return None
@@ -291,7 +291,7 @@ def _collective_of(cause: Cause) -> str:
     return sanitize(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
 
 
-def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
+def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, object]:
     functions = [name_of(function) for function in evidence.functions[:_MAX_FUNCTIONS]]
     woken_by = present(woken_by=_thread_of(evidence.waker, pid))
     return woken_by | code_of(stack) | present(kernel_functions=functions)

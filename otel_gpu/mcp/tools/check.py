@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from otel_gpu.mcp.answers import first_of, micros, name_of, sanitize
 from otel_gpu.mcp.arguments import rows
@@ -55,7 +55,7 @@ def _not_known(served: ServedDocument) -> list[str]:
     return [sanitize(note) for note in notes]
 
 
-def _covered(document: Document, health: Health) -> dict[str, Any]:
+def _covered(document: Document, health: Health) -> dict[str, object]:
     return {
         "processes": len(document.processes),
         "calls_counted": sum(row.calls for row in document.apis),
@@ -78,8 +78,8 @@ def _library(info: ProbedLibrary) -> list[object]:
     return [name_of(info["library"]), info.get("symbols", 0), len(info.get("failed", ()))]
 
 
-def _made(info: CaptureFacts) -> dict[str, Any]:
-    found: dict[str, Any] = {"mode": name_of(info.get("mode", "unknown"))}
+def _made(info: CaptureFacts) -> dict[str, object]:
+    found: dict[str, object] = {"mode": name_of(info.get("mode", "unknown"))}
     parts: tuple[tuple[str, Mapping[str, object] | None], ...] = (
         ("agent", info.get("agent")),
         ("host", info.get("host")),
@@ -97,7 +97,7 @@ def _made(info: CaptureFacts) -> dict[str, Any]:
     return found
 
 
-def _agent(health: Health) -> dict[str, Any] | None:
+def _agent(health: Health) -> dict[str, object] | None:
     if not health.status:
         return None
     cpu_ns = health.status.get("cpu_ns", 0)
@@ -145,7 +145,7 @@ def get_processes(
     return {"processes": first_of(shown, limit)}
 
 
-def _identity(process: ProcessReport, served: ServedDocument) -> dict[str, Any]:
+def _identity(process: ProcessReport, served: ServedDocument) -> dict[str, object]:
     health = served.health
     # Another tool does not record when processes that were already running began.
     has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns

@@ -1,6 +1,6 @@
 """``get_collectives``: progress of ranks, and which of them wait for which."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from otel_gpu.mcp.answers import present, sanitize
 from otel_gpu.mcp.arguments import rows
@@ -46,7 +46,7 @@ def get_collectives(
     }
 
 
-def _communicator(row: CommunicatorReport, limit: int) -> dict[str, Any]:
+def _communicator(row: CommunicatorReport, limit: int) -> dict[str, object]:
     return {
         **{name: getattr(row, name) for name in _FIGURES},
         "state": row.state.value,

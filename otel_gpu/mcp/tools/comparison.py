@@ -1,6 +1,6 @@
 """``get_comparison``: two captures, or two windows of one: whether it is slower, and where."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -55,7 +55,7 @@ def get_comparison(
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: Side) -> dict[str, object]:
     return {
         "tool": name_of(side.tool),
         "devices": list(map(name_of, side.devices[:_MAX_DEVICES])),

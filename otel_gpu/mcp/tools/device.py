@@ -87,7 +87,7 @@ def get_device_time(
     }
 
 
-def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]:
+def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, object]:
     return {
         "id": row.id,
         "cannot_say": first_of(list(map(sanitize, row.gate)), _MAX_GATES),

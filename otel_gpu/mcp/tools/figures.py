@@ -143,7 +143,7 @@ def _time_tree(document: Document, most: int) -> Listing:
     return Listing(shown, _OF_TREES, more)
 
 
-def _chronic(document: Document) -> Iterator[dict[str, Any]]:
+def _chronic(document: Document) -> Iterator[dict[str, object]]:
     for incident in document.incidents:
         if incident.chronic:
             yield {
@@ -184,7 +184,7 @@ def _in_calls(document: Document) -> list[list[object]]:
     ]
 
 
-def _verdict(judged: ProcessReport) -> dict[str, Any]:
+def _verdict(judged: ProcessReport) -> dict[str, object]:
     return fields_of(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "bounds": [

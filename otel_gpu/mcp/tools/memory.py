@@ -1,7 +1,7 @@
 """``get_device_memory``: what holds the memory of devices, and why it ran out."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from otel_gpu.mcp.answers import Listing, micros, present, sanitize
 from otel_gpu.mcp.arguments import rows
@@ -74,7 +74,7 @@ def get_device_memory(
     }
 
 
-def _device(row: DeviceMemory, document: Document, limit: int) -> dict[str, Any]:
+def _device(row: DeviceMemory, document: Document, limit: int) -> dict[str, object]:
     service = next(
         (one.service_name for one in document.processes if one.process.pid == row.pid), ""
     )
@@ -99,7 +99,7 @@ def _device(row: DeviceMemory, document: Document, limit: int) -> dict[str, Any]
     }
 
 
-def _failure(oom: OutOfMemoryRow, document: Document, limit: int) -> dict[str, Any]:
+def _failure(oom: OutOfMemoryRow, document: Document, limit: int) -> dict[str, object]:
     return {
         "at_us": None if oom.unix_ns is None else since(oom.unix_ns, document),
         **_line(oom),
@@ -111,7 +111,7 @@ def _failure(oom: OutOfMemoryRow, document: Document, limit: int) -> dict[str, A
     }
 
 
-def _kept(one: KeptMemory) -> dict[str, Any]:
+def _kept(one: KeptMemory) -> dict[str, object]:
     sizes = ("free_bytes", "whole_bytes", "largest_hole_bytes")
     return {
         "for": sanitize(kept_for(one), MAX_FUNCTION),
@@ -119,7 +119,7 @@ def _kept(one: KeptMemory) -> dict[str, Any]:
     }
 
 
-def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> dict[str, Any]:
+def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> dict[str, object]:
     names = {name: sanitize(getattr(row, name), MAX_FUNCTION) for name in ("function", "file")}
     return {**names, "line": row.line or None}
 

@@ -1,6 +1,6 @@
 """``run_sql``: SQL queries of a store."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -39,7 +39,7 @@ def run_sql(
     except QueryError as error:
         # Its own hint is for the command line.
         raise QueryError(str(error), hint=_HINT) from error
-    answered: list[Any] = [list(row) for row in found.rows]
+    answered: list[object] = [list(row) for row in found.rows]
     columns = tuple(map(name_of, found.columns))
     return {"answer": Listing(answered, columns), "cut": sanitize(found.cut)}
 

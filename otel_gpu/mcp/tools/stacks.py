@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -168,7 +168,7 @@ def _own(kind: StackKind) -> dict[str, Callable[[StackRow], object]]:
     return {_NAMES[kind]: lambda row: row.name, kind: lambda row: row.calls}
 
 
-def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, Any]:
+def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, object]:
     if not _ID.fullmatch(wanted):
         raise ArgumentError(
             f"{sanitize(repr(wanted))} is not an id: it has 16 digits, 0 to 9 and a to f"
@@ -185,7 +185,7 @@ def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, 
     capture.play(window, [finder, *kinds.values()])
     if finder.found is None:
         return {**about(document), "note": "No call, wait or sample of this window has this stack."}
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         **about(document),
         "frames_are": list(FRAME),
         "stack": describe_stack(finder.found, _MAX_FRAMES_OF_ONE, addresses=True),
@@ -200,7 +200,7 @@ def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, 
     return shown | {"calls_that_had_not_returned": finder.open_calls}
 
 
-def _kernel_stacks(document: Document) -> list[Any]:
+def _kernel_stacks(document: Document) -> list[object]:
     # An interval can be evidence of several chains.
     intervals: dict[str, Interval] = {}
     for chain in document.chains:

@@ -182,7 +182,7 @@ def _handle(handle: _Handle) -> _Handle:
     return signed(handle[0]), handle[1]
 
 
-def _calls(calls: Sequence[tuple[QueuedCollective, int]], kept: int) -> dict[str, Any]:
+def _calls(calls: Sequence[tuple[QueuedCollective, int]], kept: int) -> dict[str, object]:
     # Each signature is stored once. ``kept``: how many latest calls the reading has in all.
     if not calls:
         return {}

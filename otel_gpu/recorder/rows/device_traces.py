@@ -59,7 +59,7 @@ class _Part(NamedTuple):
     # without their numbers. ``texts`` are the rows themselves if they contain text.
     table: str
     length: int
-    cut: Callable[[int, int], Iterable[Iterable[Any]]]
+    cut: Callable[[int, int], Iterable[Iterable[object]]]
     texts: Sequence[Row] = ()
 
 
@@ -208,7 +208,7 @@ def _of_columns(
 ) -> _Part:
     arrays = [(getattr(of, name), referred.get(name)) for name in columns]
 
-    def cut(first: int, end: int) -> Iterator[Iterable[Any]]:
+    def cut(first: int, end: int) -> Iterator[Iterable[object]]:
         for one, numbers in arrays:
             part = one[first:end]
             yield part if numbers is None else map(numbers.__getitem__, part)

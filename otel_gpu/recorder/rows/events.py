@@ -20,8 +20,8 @@ WORDS = 1 << 64
 _new_tuple = tuple.__new__
 
 
-_Flatten = Callable[[Any], Row]
-_Restore = Callable[[Sequence[Any]], Any]
+_Flatten = Callable[[object], Row]
+_Restore = Callable[[Sequence[object]], Any]
 
 
 def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the class of any event
@@ -41,7 +41,7 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
             return tuple(changed)
         return values
 
-    def restore(values: Sequence[Any]) -> Any:  # noqa: ANN401 -- an event of this kind
+    def restore(values: Sequence[Any]) -> object:
         if min(words(values)) < 0:
             changed = list(values)
             for place in places:
@@ -53,7 +53,7 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
     return flatten, restore
 
 
-def _no_words(_: Sequence[Any]) -> Row:
+def _no_words(_: Sequence[object]) -> Row:
     return (0,)
 
 
@@ -62,7 +62,7 @@ def make_storable(columns: Sequence[Column], row: Row) -> Row:
     return tuple(_storable(column, value) for column, value in zip(columns, row, strict=True))
 
 
-def _storable(column: Column, value: Any) -> Any:  # noqa: ANN401 -- any value of a row
+def _storable(column: Column, value: object) -> object:
     if isinstance(value, str):
         # JSON documents are ASCII already.
         return value if column.kind is JSON else clean(value)
@@ -83,7 +83,7 @@ _AFTER = _GRID + len(DIMENSIONS)
 assert CudaCall._fields[_GRID:_AFTER] == DIMENSIONS  # noqa: S101 -- both are next to each other
 
 
-def _gather(values: Sequence[Any]) -> Row:
+def _gather(values: Sequence[object]) -> Row:
     block, after = _GRID + 3, _GRID + 6
     return (
         *values[:_GRID],

@@ -150,7 +150,7 @@ def read_totals(
     dictionary: Dictionary, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
 ) -> Iterable[BlocksActivity | None]:
     """Yield the state at a time, from rows of both tables of totals; None for invalid rows."""
-    held: dict[tuple[int, int], list[tuple[int, int | None, list[Any]]]] = {}
+    held: dict[tuple[int, int], list[tuple[int, int | None, list[object]]]] = {}
     for process, _, number, key, stack, *figures in holders:
         held.setdefault((process, number), []).append((key, stack, figures))
     for process, _, number, device, *totals in devices:

@@ -127,7 +127,7 @@ class EventTable(NamedTuple):
         """Index of the end in a row."""
         return 1 + len(self.references)
 
-    def row_maker(self, names: Any) -> Callable[[int, Any], Row]:  # noqa: ANN401 -- see Reference
+    def row_maker(self, names: Any) -> Callable[[int, object], Row]:  # noqa: ANN401 -- see Reference
         """Return a function from a seq and an activity to a row; ``names`` is a ``StoredNames``."""
         refer = [_method(names, reference) for reference in self.references]
         place_of = self.activity._fields.index
@@ -203,13 +203,15 @@ class EventTable(NamedTuple):
         return make
 
 
-def _method(owner: object, reference: Reference) -> Callable[[Any], Any]:
+def _method(owner: object, reference: Reference) -> Callable[[object], object]:
     # Without a method the value is text, which str() returns unchanged.
-    method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else str
+    method: Callable[[object], object] = (
+        getattr(owner, reference.method) if reference.method else str
+    )
     return method
 
 
-def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def _getter(places: Sequence[int]) -> Callable[[Sequence[object]], Sequence[object]]:
     # An itemgetter of one index returns no sequence, and one of no index cannot be made.
     first = places[0] if places else 0
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))

@@ -53,7 +53,7 @@ def figure(
     """Return a field of numbers, from an attribute's name or a function."""
     find = attrgetter(read) if isinstance(read, str) else read
 
-    def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
+    def cell(row: object) -> Cell:
         number = find(row)
         # What was not counted has an empty cell.
         return Cell(form(number), None if math.isnan(number) else number)
@@ -107,7 +107,7 @@ def _per_second(name: str) -> Read:
 
 
 def _mean(sum_name: str, count_name: str) -> Read:
-    def mean(row: Any) -> float:  # noqa: ANN401 -- any noun
+    def mean(row: object) -> float:
         times: float = getattr(row, count_name)
         return getattr(row, sum_name) / times if times else 0.0
 

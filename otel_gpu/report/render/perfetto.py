@@ -12,7 +12,7 @@ beside it.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from otel_gpu import __version__
 from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Details, Instant, Level, Slice, Track
@@ -179,7 +179,7 @@ class PerfettoFile:
             {"ph": phase, "name": printable(drawn.name), **category, **at, "ts": ts, **more}
         )
 
-    def _write(self, event: Mapping[str, Any]) -> None:
+    def _write(self, event: Mapping[str, object]) -> None:
         text = json.dumps(event, separators=(",", ":"), allow_nan=False)
         self._stream.write("\n" if self._is_first else ",\n")
         self._stream.write(text)

@@ -25,7 +25,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {StackMeasure.TIME: "nanoseconds", StackMeasure.CALLS: "none", StackMeasure.BYTES: "bytes"}
 
 
-def speedscope_document(report: StackReport) -> dict[str, Any]:
+def speedscope_document(report: StackReport) -> dict[str, object]:
     """Return the document; the profile that is shown first has the report's measure."""
     # Indices, in the order of first use.
     frames: defaultdict[Frame, int] = defaultdict(lambda: len(frames))
@@ -55,8 +55,8 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
     }
 
 
-def _describe(frame: Frame) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": whole_line(frame)}
+def _describe(frame: Frame) -> dict[str, object]:
+    document: dict[str, object] = {"name": whole_line(frame)}
     if frame.file:
         document |= {"name": printable(frame.function) or "??", "file": printable(frame.file)}
         if frame.line:

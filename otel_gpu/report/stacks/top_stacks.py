@@ -195,7 +195,7 @@ class StackCollector:
         self._names = frozenset(names)
         self._threads = tuple(threads)
         self._rejected = {} if rejected is None else rejected
-        self._rows: dict[tuple[Any, ...], StackRow] = {}
+        self._rows: dict[tuple[object, ...], StackRow] = {}
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
@@ -338,7 +338,7 @@ class StackCollector:
         self,
         activity: CallActivity | SampleActivity | StallActivity,
         name: str,
-        place: tuple[Any, ...],
+        place: tuple[object, ...],
         at: CallStack | StackInterval,
         amounts: tuple[int, int, int],
     ) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import struct
 import sys
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 # The name that BCC gives our source in error messages.
 _ERROR = re.compile(r"^/virtual/main\.c:(\d+):\d+: (?:fatal )?error: ", re.MULTILINE)
@@ -70,7 +70,7 @@ def _read(log: BinaryIO, start: int) -> str:
 def main() -> None:
     """Read a question from standard input and write the answer to standard output."""
     question = json.load(sys.stdin)
-    answer: dict[str, Any]
+    answer: dict[str, object]
     answer_fd = os.dup(1)
     with os.fdopen(os.memfd_create("log"), "w+b") as log:
         # BCC prints to both, even on success.

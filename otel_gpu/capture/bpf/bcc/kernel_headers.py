@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from otel_gpu.capture.bpf.bcc.kernel_types import SOURCE, KernelTypes, expressions, read_types
 from otel_gpu.errors import HostError
@@ -66,7 +65,7 @@ def ask_headers() -> KernelTypes:
 
 def find_bcc() -> str | None:
     """Return the path of a Python that has BCC; None if there is none."""
-    question: Mapping[str, Any] = {"source": "", "expressions": []}
+    question: Mapping[str, object] = {"source": "", "expressions": []}
     return next((path for path in _pythons() if "error" not in _ask(path, question)), None)
 
 
@@ -141,7 +140,7 @@ def _pythons() -> Iterable[str]:
     return dict.fromkeys((_SYSTEM_PYTHON, sys.executable))
 
 
-def _ask(python: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+def _ask(python: str, question: Mapping[str, object]) -> Mapping[str, object]:
     try:
         child = subprocess.run(
             [python, "-I", str(_CHILD)],

@@ -156,7 +156,7 @@ def _phases(document: Document, buckets: Sequence[TimeBucket]) -> Chart:
 def _columns(
     document: Document,
     rows: Sequence[TimeBucket | Window],
-    values: Sequence[Any],
+    values: Sequence[object],
     draw: Callable[[Any], tuple[str, float, str]],
 ) -> list[Rectangle]:
     # Draws a column for each row; ``draw`` returns the tone, height and text of a value.

@@ -150,7 +150,7 @@ def _gaps(row: DeviceReport) -> HtmlTable:
     return HtmlTable("Its longest gaps", (cause, Field("from", start), took, *named))
 
 
-def _worked(row: DeviceReport) -> Sequence[Any]:
+def _worked(row: DeviceReport) -> Sequence[object]:
     return row.operations if any(one.device_ns for one in row.operations) else ()
 
 

@@ -62,7 +62,7 @@ class Id(str):
     __slots__ = ()
 
 
-def show(value: Any) -> Any:  # noqa: ANN401 -- whatever a template puts in
+def show(value: object) -> object:
     """Return a template's value as sanitized text, or as complete markup."""
     forms = (_FORMS[kind] for kind in type(value).__mro__ if kind in _FORMS)
     return next(forms, lambda shown: shown)(value)
@@ -121,7 +121,7 @@ def _who(name: str, pid: int, number: str) -> Markup:
 
 
 # The forms of values, by type or base type.
-_FORMS: Mapping[type, Callable[[Any], Any]] = {
+_FORMS: Mapping[type, Callable[[Any], object]] = {
     type(None): lambda _: "",
     Markup: lambda markup: markup,
     str: clip,

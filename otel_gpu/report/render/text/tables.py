@@ -1,7 +1,6 @@
 """The tables of the document on a terminal or in a text file."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.text import Text
 
@@ -64,7 +63,7 @@ def load_lines(load: Load) -> list[str]:
     return lines
 
 
-def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
+def draw_table(shown: Sequence[Field], rows: Iterable[object]) -> FittedTable:
     """Draw rows, with a column for each field that fits."""
     kept = [*rows]
     return FittedTable(
