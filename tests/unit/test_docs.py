@@ -149,3 +149,19 @@ def test_each_test_that_the_page_of_threats_names_exists():
         if not (path := ROOT / "tests" / file).exists()
         or f"def {test}(" not in path.read_text(encoding="utf-8")
     ] == []
+
+
+def test_functions_that_the_architecture_names_are_where_it_says():
+    """So that a newcomer finds the start of each question."""
+    text = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+    file, name = r"`([\w/.]+\.(?:py|h|c))`", r"`(?:enum )?([\w.]+)`"
+    named = [
+        *re.findall(rf"{file}: {name}", text),
+        *((path, function) for function, path in re.findall(rf"{name} in {file}", text)),
+    ]
+    assert len(named) >= 8
+    for path, function in named:
+        found = next(
+            folder / path for folder in (ROOT, ROOT / "otel_gpu") if (folder / path).is_file()
+        )
+        assert re.search(rf"\b{function.split('.')[-1]}\b", found.read_text(encoding="utf-8")), path
