@@ -153,6 +153,8 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct bpf_run_ctx;
+
 struct task_struct {
 	struct thread_info thread_info;
 	struct files_struct *files;
@@ -175,6 +177,15 @@ struct task_struct {
 	struct uprobe_task *utask;
 	struct thread_struct thread;
 	void *stack;
+	struct bpf_run_ctx *bpf_ctx;
+};
+
+struct bpf_uprobe {
+	__u64 cookie;
+};
+
+struct bpf_uprobe_multi_run_ctx {
+	struct bpf_uprobe *uprobe;
 };
 
 struct file_system_type {

@@ -205,7 +205,7 @@ static __always_inline void note_failed_nccl_call(const struct thread *thread,
 }
 
 /* At the return of the innermost open call of a thread, which is one of NCCL. */
-__noinline int after_nccl_call(__u32 tid, __s32 status, __u64 now_ktime_ns)
+__weak __noinline int after_nccl_call(__u32 tid, __s32 status, __u64 now_ktime_ns)
 {
 	struct thread *thread = find_thread(tid);
 	struct open_call *call, *around;

@@ -34,8 +34,8 @@ static __noinline int begin_communicator(const struct thread *thread, struct ope
 }
 
 /* Of a rank among all of a process. */
-__noinline int add_rank(const struct thread *thread, const struct open_call *call, __u64 id,
-			__u32 rank)
+__weak __noinline int add_rank(const struct thread *thread, const struct open_call *call, __u64 id,
+			       __u32 rank)
 {
 	struct unborn known = {.id = id, .rank = rank};
 	struct kept_communicator *kept;

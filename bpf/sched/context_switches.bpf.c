@@ -21,6 +21,7 @@
 #include "core/samples.bpf.h"
 #include "core/tasks.bpf.h"
 #include "core/thread_context.bpf.h"
+#include "cuda/call_probes.bpf.h"
 #include "cuda/preload.bpf.h"
 #include "events.h"
 #include "sched/kernel_stacks.bpf.h"
@@ -311,6 +312,22 @@ int sched_waking(__u64 *ctx)
 }
 
 #if !defined(OTEL_GPU_NO_BTF)
+
+/*
+ * The programs of CUDA calls, where many uprobes are attached at once. They are here since what reads
+ * in place must be in one file: bpftool 7.1 cannot link two that name the same function of the kernel.
+ */
+SEC("uprobe")
+int enter_call_in_place(struct pt_regs *ctx)
+{
+	return enter(ctx, true);
+}
+
+SEC("uretprobe")
+int exit_call_in_place(struct pt_regs *ctx)
+{
+	return leave(ctx, true);
+}
 
 /*
  * A segment had to be sent again to a host that a watched thread waited for. Counted by peer: which

@@ -202,13 +202,19 @@ def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
         bpf.load()
 
 
-@pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
-def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, multi: bool) -> None:
+@pytest.mark.parametrize(
+    ("multi", "in_place"),
+    [(True, True), (True, False), (False, True)],
+    ids=["uprobe_multi", "uprobe_multi, cookies by a helper", "one by one"],
+)
+def test_calls_are_counted_whichever_way_probes_attach(
+    stubs: StubLibraries, multi: bool, in_place: bool
+) -> None:
     """Kernels before 6.6 take one uprobe at a time; the counts are the same."""
     path = str(stubs.runtime)
     (probe,) = (probe for probe in probes_of(exported_functions(path)) if probe.symbol == API)
     places = [(probe.file_offset, probe.api.number)]
-    with Programs(CONFIG, watch_all=False, multi=multi) as programs:
+    with Programs(CONFIG, watch_all=False, multi=multi, in_place=in_place) as programs:
         programs.processes.watch(os.getpid(), wire.PROCESS_NO_SPANS)
         programs.bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
         programs.bpf.attach_uprobes(ENTER_CALL, path, places)

@@ -57,6 +57,8 @@ class KernelFunction(StrEnum):
     ALLOCATES = "bpf_mem_alloc_init"
     READS_OTHERS = "bpf_copy_from_user_task"
     RETRANSMITS = "btf_trace_tcp_retransmit_skb"
+    # Not a function: what a program's run has where many uprobes are attached at once, since Linux 6.6.
+    ATTACHES_MANY = "bpf_uprobe_multi_run_ctx"
 
 
 def has_kernel_function(function: KernelFunction, btf: Path = KERNEL_BTF) -> bool:

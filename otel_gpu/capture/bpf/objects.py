@@ -86,6 +86,7 @@ class BpfObject:
         self._grown: list[str] = []
         self._read_only_data: dict[str, bytes] = {}
         self._left_out: list[str] = []
+        self._multi_variants: dict[str, str] = {}
         self._put_off: dict[str, tuple[str, ...]] = {}
         self._late_objects: dict[tuple[str, ...], int] = {}
         self._late_errors: dict[tuple[str, ...], BpfError] = {}
@@ -168,6 +169,14 @@ class BpfObject:
         """Never load a program; before ``load``."""
         self._left_out.append(program)
 
+    def set_multi_variant(self, program: str, variant: str) -> None:
+        """
+        Load ``variant`` in the place of a uprobe's program if many uprobes are attached at once.
+
+        Call before ``load``; to attach it, name the program.
+        """
+        self._multi_variants[program] = variant
+
     def put_off(self, *programs: str) -> None:
         """
         Load these programs together when the first of them is attached; call before ``load``.
@@ -209,7 +218,9 @@ class BpfObject:
                 what = f"{section} does not take {len(data)} bytes"
                 initial = (self._map(section), data, len(data))
                 call("bpf_map__set_initial_value", *initial, what=what)
-            left_out = {*self._left_out, *self._put_off}
+            variants = self._multi_variants
+            not_used = variants.keys() if self._multi else variants.values()
+            left_out = {*self._left_out, *self._put_off, *not_used}
             only = self._only
             try:
                 self._load(
@@ -265,7 +276,7 @@ class BpfObject:
         for name, program in self._programs_of(pointer):
             if not is_wanted(name):
                 call("bpf_program__set_autoload", program, False)  # noqa: FBT003
-            elif self._multi and name in self._uprobes:
+            elif self._multi and name in (*self._uprobes, *self._multi_variants.values()):
                 kind = BPF_TRACE_UPROBE_MULTI
                 call("bpf_program__set_expected_attach_type", program, kind)
         call("bpf_object__load", pointer, what="the BPF programs are not loaded")
@@ -291,6 +302,8 @@ class BpfObject:
     def _program(self, name: str) -> int:
         find, what = "bpf_object__find_program_by_name", f"program {name}"
         pointer = self._object
+        if self._multi:
+            name = self._multi_variants.get(name, name)
         if programs := self._put_off.get(name):
             pointer = self._late_objects.get(programs) or self._load_late(programs)
         return self.libbpf.pointer(find, pointer, name.encode(), what=what)

@@ -88,6 +88,8 @@ _TRACEPOINTS = (
 )
 # Whether the kernel can read its stacks in place: program; see bpf/core/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
+# The programs of calls that read their cookies in place: see bpf/cuda/call_probes.bpf.h.
+_CALLS_IN_PLACE = {ENTER_CALL: "enter_call_in_place", EXIT_CALL: "exit_call_in_place"}
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
 _CPU_TICK = "cpu_tick"
@@ -132,6 +134,14 @@ def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
     limit_period_maps(bpf, are_wanted=config.steps.find)
 
 
+def _choose_call_programs(bpf: BpfObject, *, in_place: bool) -> None:
+    for program, variant in _CALLS_IN_PLACE.items():
+        if in_place and has_kernel_function(KernelFunction.ATTACHES_MANY):
+            bpf.set_multi_variant(program, variant)
+        else:
+            bpf.leave_out(variant)
+
+
 class Programs:
     """
     The kernel side of one capture: loaded programs, maps and rings.
@@ -140,7 +150,7 @@ class Programs:
         config: Sizes, floors and histogram layout.
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
-        in_place: Read kernel stacks in place where the kernel can.
+        in_place: Read kernel stacks and cookies of probes in place where the kernel can.
         thread_dumps: Allow thread dumps, which processes need that started before the capture.
 
     Attributes:
@@ -179,8 +189,9 @@ class Programs:
         size_maps(self.bpf, config, can_grow=has_kernel_function(KernelFunction.ALLOCATES))
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
-        # The other object has no such program.
+        # The other object has no such programs.
         if choose_loader(capture.loader) == Loader.LIBBPF:
+            _choose_call_programs(self.bpf, in_place=in_place)
             if has_kernel_function(KernelFunction.RETRANSMITS):
                 self._tracepoints.append(_RETRANSMITS)
             else:
