@@ -183,7 +183,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool in_place)
 	/* Last, so that our own work does not count as the call's. */
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {
-		call->start_ktime_ns = pass_on_cpu(thread, call->start_ktime_ns, 0);
+		call->start_ktime_ns = pass_on_cpu_fast(thread, call->start_ktime_ns, 0);
 		thread->sampled = is_sampled(thread);
 		if (thread->failed.ktime_ns && goes_on_without_memory(api))
 			send_failed_call(thread);
@@ -294,7 +294,7 @@ static __always_inline int leave(struct pt_regs *ctx, bool in_place)
 			count(COUNTER_SPANS_RATE_LIMITED);
 	}
 	if (thread->depth == 1) {
-		now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, 0);
+		now_ktime_ns = pass_on_cpu_fast(thread, now_ktime_ns, 0);
 		/* A thread that only asks, as a watchdog does, or prepares transfers, launches nothing. */
 		if (thread->last_return_ktime_ns || !only_asks(api))
 			begin_gap(thread, call->api, now_ktime_ns);

@@ -109,6 +109,23 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 	thread->off_ktime_ns = 0;
 }
 
+/* As below. A global function, so that the verifier follows it once. */
+__weak __noinline int repair_switch(struct thread *thread, __u64 ran_ns, __u64 now_ktime_ns)
+{
+	__u64 from_ktime_ns = now_ktime_ns - ran_ns, ran_ktime_ns;
+
+	if (!thread)
+		return 0;
+	count(COUNTER_SWITCHES_REPAIRED);
+	if (read_preload_view(thread)) {
+		ran_ktime_ns = view_of(thread)->last_return_ktime_ns;
+		if (ran_ktime_ns > thread->off_ktime_ns && ran_ktime_ns < from_ktime_ns)
+			from_ktime_ns = ran_ktime_ns;
+	}
+	enter_cpu(thread, from_ktime_ns);
+	return 0;
+}
+
 /*
  * A thread runs, and its switch-in was not seen: now and then the kernel calls no
  * tracepoint for one. The scheduler knows for how long the thread has run, to the last tick. The
@@ -117,19 +134,9 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 static __always_inline void notice_running(struct thread *thread, struct task_struct *task,
 					   __u64 now_ktime_ns)
 {
-	__u64 from_ktime_ns, ran_ktime_ns;
-
-	if (!thread->off_ktime_ns)
-		return;
-	count(COUNTER_SWITCHES_REPAIRED);
-	from_ktime_ns =
-		now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns);
-	if (read_preload_view(thread)) {
-		ran_ktime_ns = view_of(thread)->last_return_ktime_ns;
-		if (ran_ktime_ns > thread->off_ktime_ns && ran_ktime_ns < from_ktime_ns)
-			from_ktime_ns = ran_ktime_ns;
-	}
-	enter_cpu(thread, from_ktime_ns);
+	if (thread->off_ktime_ns)
+		repair_switch(thread, READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns,
+			      now_ktime_ns);
 }
 
 #endif
