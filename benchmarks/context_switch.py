@@ -161,7 +161,7 @@ def result(whose: str, samples: Sequence[Round], index: int, bound_ns: float) ->
 @contextmanager
 def attached(programs: Programs) -> Iterator[None]:
     """Attach what runs at a context switch, or where a thread becomes runnable, for a while."""
-    names = ("sched_waking", programs.switch_program)
+    names = (programs.wake_program, programs.switch_program)
     links: list[Link] = [programs.bpf.attach(name) for name in names]
     try:
         yield

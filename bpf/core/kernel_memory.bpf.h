@@ -66,6 +66,8 @@ extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 #define READ_KERNEL(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
 #define READ_SELDOM(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
 #define READ_COMM(to, task)		     bpf_probe_read_kernel(to, COMM_BYTES, (task)->comm)
+#define TYPED(address, type)		     ((type *)(address))
+#define LOAD(source, ...)		     BPF_CORE_READ(source, __VA_ARGS__)
 /* A kernel stack is had from the context of a program: it is that of the current task. */
 #define WALK_KERNEL_STACK(ctx, buffer, size) bpf_get_stack(ctx, buffer, size, 0)
 #define CAN_RECALL_STACKS		     0

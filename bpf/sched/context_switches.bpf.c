@@ -265,21 +265,20 @@ int timer_ends(__u64 *ctx)
 }
 
 /*
+ * Whether a task is woken only to end. The process that killed it is not what it waited for: the wait
+ * would have gone on.
+ */
+static __always_inline bool is_killed(struct task_struct *task, bool in_place)
+{
+	return LOAD(TYPED(task, struct task_struct), signal, flags) & SIGNAL_GROUP_EXIT;
+}
+
+/*
  * In the waker: another thread can put the thread on a CPU. A wake-up from a device's
  * interrupt names the interrupted thread: whether one is served is in a variable that not
  * every kernel lets us find.
  */
-/*
- * Whether a task is woken only to end. The process that killed it is not what it waited for: the wait
- * would have gone on.
- */
-static __always_inline bool is_killed(struct task_struct *task)
-{
-	return READ_SELDOM(task, signal, flags) & SIGNAL_GROUP_EXIT;
-}
-
-SEC(TRACEPOINT "sched_waking")
-int sched_waking(__u64 *ctx)
+static __always_inline int on_waking(__u64 *ctx, bool in_place)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	__u32 tid = tid_of(task);
@@ -292,7 +291,7 @@ int sched_waking(__u64 *ctx)
 	thread->runnable_ktime_ns = bpf_ktime_get_ns();
 	waker = bpf_get_current_task_btf();
 	cpu = bpf_get_smp_processor_id() % MAX_CPUS;
-	if (!running[cpu].timers && !is_killed(task)) {
+	if (!running[cpu].timers && !is_killed(task, in_place)) {
 		thread->waker_tid = tid_of(waker);
 		thread->waker_pid = pid_of(waker);
 		if (thread->waker_pid == settings.agent_pid)
@@ -309,6 +308,19 @@ int sched_waking(__u64 *ctx)
 	if (!thread->culprit_tid)
 		thread->culprit_comm[0] = 0;
 	return 0;
+}
+
+/* As of the two programs at a switch. */
+SEC(TRACEPOINT "sched_waking")
+int sched_waking(__u64 *ctx)
+{
+	return on_waking(ctx, false);
+}
+
+SEC(TRACEPOINT "sched_waking")
+int sched_waking_in_place(__u64 *ctx)
+{
+	return on_waking(ctx, true);
 }
 
 #if !defined(OTEL_GPU_NO_BTF)

@@ -59,7 +59,7 @@ def test_waits_of_one_system_call_are_told_apart(in_place: bool) -> None:
         assert process.stdout
         about = json.loads(process.stdout.readline())
         programs.processes.watch(about["pid"], 0)
-        programs.bpf.attach("sched_waking")
+        programs.bpf.attach(programs.wake_program)
         programs.bpf.attach(programs.switch_program)
         output, _ = process.communicate("\n", timeout=60)
         waits, ids = waits_in(programs, about["system_call"])

@@ -205,7 +205,7 @@ def test_a_tick_stands_for_those_before_it_that_are_missing(busy: int) -> None:
     os.sched_setscheduler(busy, os.SCHED_FIFO, os.sched_param(1))
     with Programs(load(None, {}, {}), watch_all=False) as programs:
         programs.processes.watch(busy, 0)
-        programs.bpf.attach("sched_waking")
+        programs.bpf.attach(programs.wake_program)
         programs.bpf.attach(programs.switch_program)
         programs.set_sampling(1, period_ns)
         clock = programs.attach_clock(cpu, period_ns)

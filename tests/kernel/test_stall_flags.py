@@ -73,7 +73,7 @@ def waits_of(
     flags: list[int] = []
     with Programs(CONFIG, watch_all=False) as programs:
         programs.processes.watch(pid, 0)
-        programs.bpf.attach("sched_waking")
+        programs.bpf.attach(programs.wake_program)
         programs.bpf.attach(programs.switch_program)
 
         def are_enough() -> bool:

@@ -165,9 +165,9 @@ class BpfObject:
         """Set the content of a ``.rodata`` section, of its exact size; before ``load``."""
         self._read_only_data[section] = data
 
-    def leave_out(self, program: str) -> None:
-        """Never load a program; before ``load``."""
-        self._left_out.append(program)
+    def leave_out(self, *programs: str) -> None:
+        """Never load these programs; before ``load``."""
+        self._left_out += programs
 
     def set_multi_variant(self, program: str, variant: str) -> None:
         """

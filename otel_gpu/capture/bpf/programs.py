@@ -82,12 +82,12 @@ _TRACEPOINTS = (
     "sched_process_fork",
     "sched_process_exec",
     "sched_process_exit",
-    "sched_waking",
     "timer_begins",
     "timer_ends",
 )
-# Whether the kernel can read its stacks in place: program; see bpf/core/core_fixes.bpf.h.
+# Whether the kernel can read its memory in place: program; see bpf/core/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
+_WAKES = {True: "sched_waking_in_place", False: "sched_waking"}
 # The programs of calls that read their cookies in place: see bpf/cuda/call_probes.bpf.h.
 _CALLS_IN_PLACE = {ENTER_CALL: "enter_call_in_place", EXIT_CALL: "exit_call_in_place"}
 _BOOK_PASSING = "book_passing"
@@ -150,7 +150,7 @@ class Programs:
         config: Sizes, floors and histogram layout.
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
-        in_place: Read kernel stacks and cookies of probes in place where the kernel can.
+        in_place: Read the kernel's memory in place where the kernel can.
         thread_dumps: Allow thread dumps, which processes need that started before the capture.
 
     Attributes:
@@ -164,6 +164,7 @@ class Programs:
         shares: Entries of the maps by program and user.
         refusals: Refusals to programs and users beyond their share.
         switch_program: The name of the program that is attached to sched_switch.
+        wake_program: The name of the program that is attached to sched_waking.
 
     Raises:
         HostError: libbpf, the object, or what the loader needs is missing.
@@ -183,12 +184,12 @@ class Programs:
         self._loader = capture.loader
         self._wants_thread_dumps = thread_dumps and can_dump_threads()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
-        self.switch_program = _SWITCHES[in_place]
+        self.switch_program, self.wake_program = _SWITCHES[in_place], _WAKES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
         size_maps(self.bpf, config, can_grow=has_kernel_function(KernelFunction.ALLOCATES))
-        self.bpf.leave_out(_SWITCHES[not in_place])
-        self._tracepoints = [*_TRACEPOINTS, self.switch_program]
+        self.bpf.leave_out(_SWITCHES[not in_place], _WAKES[not in_place])
+        self._tracepoints = [*_TRACEPOINTS, self.wake_program, self.switch_program]
         # The other object has no such programs.
         if choose_loader(capture.loader) == Loader.LIBBPF:
             _choose_call_programs(self.bpf, in_place=in_place)
