@@ -1457,6 +1457,9 @@ struct thread {
 	__u8 switch_type;
 	__u8 sampled;			 /* the outermost open call is on the baseline sample */
 	__u8 call_buckets[CALL_BUCKETS]; /* of the durations of its last calls, by API; 0: none */
+	__u8 off_cpu_bucket;		 /* of its last time off a CPU */
+	__u8 run_queue_bucket;		 /* of the part of that in a run queue */
+	__u8 padding[6];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
 	char comm[COMM_BYTES];		  /* when it last left a CPU */

@@ -45,6 +45,21 @@ __weak __noinline __u32 find_size_bucket(__u64 size_bytes)
 	return find_bucket(settings.size_bounds_bytes, size_bytes);
 }
 
+/* Durations of one kind are mostly in the bucket of the one before, which is tried first. */
+static __always_inline __u32 find_last_bucket(__u8 *last, __u64 duration_ns)
+{
+	const volatile __u64 *bounds = settings.duration_bounds_ns;
+	__u32 bucket = *last, below = (bucket - 1) & (SEARCHED_BOUNDS - 1);
+
+	/* Below the first bucket there is none, which what is compared with then does not change. */
+	if (duration_ns <= bounds[bucket & (SEARCHED_BOUNDS - 1)] &&
+	    (!bucket || duration_ns > bounds[below]))
+		return bucket;
+	bucket = find_duration_bucket(duration_ns);
+	*last = bucket;
+	return bucket;
+}
+
 /* Begin a series, unless its program has its share of them. */
 static __noinline struct aggregate *add_aggregate(const struct aggregate_key *key)
 {

@@ -247,22 +247,6 @@ static __always_inline bool is_nested(struct thread *thread,
 	return layer < LAYER_NCCL ? api->layer < LAYER_NCCL : api->layer == layer;
 }
 
-/* Calls of one API mostly last as long as the one before: its bucket is tried first. */
-static __always_inline __u32 find_call_bucket(struct thread *thread, __u32 api, __u64 duration_ns)
-{
-	const volatile __u64 *bounds = settings.duration_bounds_ns;
-	__u8 *last = &thread->call_buckets[api % CALL_BUCKETS];
-	__u32 bucket = *last, below = (bucket - 1) & (SEARCHED_BOUNDS - 1);
-
-	/* Below the first bucket there is none, which what is compared with then does not change. */
-	if (duration_ns <= bounds[bucket & (SEARCHED_BOUNDS - 1)] &&
-	    (!bucket || duration_ns > bounds[below]))
-		return bucket;
-	bucket = find_duration_bucket(duration_ns);
-	*last = bucket;
-	return bucket;
-}
-
 static __always_inline void count_call(struct thread *thread,
 				       const volatile struct api_descriptor *api,
 				       struct open_call *call, __s32 status, __u64 duration_ns,
@@ -279,8 +263,10 @@ static __always_inline void count_call(struct thread *thread,
 		.nested = is_nested(thread, api),
 	};
 
-	add_to_bucket(&key, find_call_bucket(thread, call->api, duration_ns), duration_ns,
-		      size_bytes);
+	add_to_bucket(
+		&key,
+		find_last_bucket(&thread->call_buckets[call->api % CALL_BUCKETS], duration_ns),
+		duration_ns, size_bytes);
 	if (api->family == FAMILY_COPY && !status && !key.nested && !call->has_no_size) {
 		key.metric = METRIC_COPY_SIZE;
 		key.api = 0;

@@ -74,9 +74,11 @@ __weak __noinline int note_off_cpu(struct thread *thread, __u64 runnable_ktime_n
 	thread->blocked_ns += blocked_ns;
 	thread->run_queue_ns += run_queue_ns;
 	key.metric = METRIC_OFF_CPU;
-	add_duration(&key, blocked_ns + run_queue_ns, 0);
+	add_to_bucket(&key, find_last_bucket(&thread->off_cpu_bucket, blocked_ns + run_queue_ns),
+		      blocked_ns + run_queue_ns, 0);
 	key.metric = METRIC_RUN_QUEUE;
-	add_duration(&key, run_queue_ns, 0);
+	add_to_bucket(&key, find_last_bucket(&thread->run_queue_bucket, run_queue_ns), run_queue_ns,
+		      0);
 	if (thread->depth || thread->last_return_ktime_ns) {
 		keep_interval(thread, runnable_ktime_ns, now_ktime_ns);
 		if (thread->depth && blocked_ns + run_queue_ns >= settings.call_stall_floor_ns)

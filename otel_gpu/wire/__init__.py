@@ -672,14 +672,15 @@ THREAD = CStruct(
     "last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
     "slices_kernel_stack:i slices_system_call:i waits_for_io:I collectives_epoch:I "
     "has_communicators:I detector:I until_detector:I counts_in_step:I may_be_reported:I "
-    "last_api:H switch_type:B sampled:B call_buckets:16s culprit_comm:16s waker_comm:16s comm:16s "
-    "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
-    "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
-    "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "
-    "division.run_queue_ns:Q division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q "
-    "part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q "
-    "part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i "
-    "part.state:B part.flags:B 6x intervals:608s calls:960s"
+    "last_api:H switch_type:B sampled:B call_buckets:16s off_cpu_bucket:B run_queue_bucket:B 6x "
+    "culprit_comm:16s waker_comm:16s comm:16s context.trace_id:16s context.span_id:Q "
+    "context.valid:B context.trace_flags:B context.attributes_bytes:H 4x kept:192s on_cpu:192s "
+    "links:576s division.from_ktime_ns:Q division.to_ktime_ns:Q division.unbooked_ns:Q "
+    "division.left_ns:Q division.small_ns:Q division.run_queue_ns:Q division.floor_ns:Q "
+    "division.ended:Q part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q "
+    "part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I "
+    "part.kernel_stack:i part.system_call:i part.state:B part.flags:B 6x intervals:608s "
+    "calls:960s"
 )
 ALLOCATION_KEY = CStruct("program_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("program_ktime_ns:Q stream:Q pid:I 4x")
