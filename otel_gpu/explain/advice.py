@@ -43,7 +43,7 @@ ADAPTER_ADVICE = "A network adapter, a port or a queue of it failed, and transfe
 
 # For a program's own work whose lines are known, and not what they do.
 LINES_ADVICE = (
-    "The program's own work on the CPU, in the named lines. Make them faster, do less of it in "
+    "The program's own work on the CPU, in the named lines. Make the lines faster, do less of it in "
     "the loop, or move it to another thread or process."
 )
 

@@ -136,8 +136,9 @@ def _bound(process: ProcessReport) -> Sentence:
 
 
 def _others(others: list[Incident], lead: Incident) -> Sentence:
-    lost = format_duration(sum(one.lost_ns for one in others))
-    counted = f"{count_of(len(others), 'more incident')}, {lost} lost"
+    lost_ns = sum(one.lost_ns for one in others)
+    lost = f", {format_duration(lost_ns)} lost" if lost_ns else ""
+    counted = f"{count_of(len(others), 'more incident')}{lost}"
     longest = max(others, key=lambda one: one.lost_ns)
     if longest.lost_ns <= lead.lost_ns:
         return (counted,)

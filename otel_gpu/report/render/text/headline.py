@@ -1,5 +1,6 @@
 """The answer on a terminal: few rows at any width."""
 
+import re
 import textwrap
 
 from rich.text import Text
@@ -17,7 +18,10 @@ STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "d
 
 _LABEL = 13
 _LEAST_WIDTH = 40
-_ROWS_OF_ADVICE = 2
+_ROWS_OF_A_PART = 2
+# A figure and its unit stay in one row.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[nµm]?s|%|[kMGTP]?B)(?!\w))")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def headline_lines(headline: Headline, width: int) -> list[Text]:
@@ -29,12 +33,13 @@ def headline_lines(headline: Headline, width: int) -> list[Text]:
     wrapped = {label: _wrapped(text, width - _LABEL) for label, text in parts}
     if PLACE in wrapped:
         wrapped[PLACE] = cut_apart([dict(parts)[PLACE]], width - _LABEL)
-    if sum(map(len, wrapped.values())) > MOST_ROWS - len(title):
+    left = MOST_ROWS - len(title)
+    if sum(map(len, wrapped.values())) > left:
+        wrapped |= {ADVICE: _cut(wrapped[ADVICE])} if ADVICE in wrapped else {}
+        needed = sum(len(wrapped.get(label, ())) for label in (FAULT, PLACE, ADVICE))
         # The title names the culprit, too.
-        if dict(parts).get(FAULT, "").partition(",")[0] in titles:
+        if needed > left or dict(parts).get(FAULT, "").partition(",")[0] in titles:
             wrapped.pop(FAULT, None)
-        if ADVICE in wrapped:
-            wrapped[ADVICE] = _cut(wrapped[ADVICE], _ROWS_OF_ADVICE)
     rows = title
     for label, lines in wrapped.items():
         if len(rows) + len(lines) <= MOST_ROWS:
@@ -51,16 +56,21 @@ def _title_rows(headline: Headline, width: int) -> list[Text]:
     if headline.loss and headline.incident:
         severity = headline.incident.severity
         loss = f"{printable(severity).upper()}: {plain(headline.loss)}"
-        rows = [Text(row, style=STYLES.get(severity, "")) for row in _wrapped(loss, width, "  ")]
-    return rows + [Text(row, style="bold") for row in _wrapped(plain(headline.title), width, "  ")]
+        style = STYLES.get(severity, "")
+        rows = [Text(row, style=style) for row in _cut(_wrapped(loss, width, "  "))]
+    title = _cut(_wrapped(plain(headline.title), width, "  "))
+    return rows + [Text(row, style="bold") for row in title]
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    text = _BEFORE_UNIT.sub(_NO_BREAK, text)
+    rows = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [row.replace(_NO_BREAK, " ") for row in rows]
 
 
-def _cut(rows: list[str], most: int) -> list[str]:
-    if len(rows) <= most:
+def _cut(rows: list[str]) -> list[str]:
+    if len(rows) <= _ROWS_OF_A_PART:
         return rows
-    *whole, last = rows[:most]
-    return [*whole, f"{last.rpartition(' ')[0]} …"]
+    *whole, last = rows[:_ROWS_OF_A_PART]
+    last = _BEFORE_UNIT.sub(_NO_BREAK, last).rpartition(" ")[0]
+    return [*whole, f"{last.replace(_NO_BREAK, ' ')} …"]
