@@ -65,7 +65,9 @@ class Headline(NamedTuple):
 def headline_of(document: Document) -> Headline:
     """Return the answer of a document."""
     if (lead := leading_incident(document)) is not None:
-        return Headline(sentence_of(lead), loss_of(lead), lead, tuple(_lines(document, lead)))
+        return Headline(
+            sentence_of(lead), loss_of(lead), incident=lead, lines=tuple(_lines(document, lead))
+        )
     if alarmed := [row for row in document.memory if row.alarms]:
         return Headline((alarmed[0].alarms[0],), lines=_to_do(alarmed[0].advice[:1]))
     if document.devices:

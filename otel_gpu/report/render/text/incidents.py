@@ -101,7 +101,7 @@ def cause_lines(
     if unexplained_ns := whole.unexplained_ns:
         length_ns = effect.duration_ns if effect is not None and isinstance(whole, Chain) else 0
         share = format_share(unexplained_ns / length_ns) if length_ns else ""
-        yield _row(indent, share, unexplained_ns, "unexplained")
+        yield _row(indent, share, time_ns=unexplained_ns, words="unexplained")
 
 
 def style_of(severity: Severity) -> str:
@@ -194,14 +194,16 @@ def _causes(
             continue
         words = _sentence(CauseStep(cause, thread, depth), effect)
         share = "" if cause.is_counted else format_share(cause.share)
-        row = _row(indent, share, cause.time_ns, f"{deeper}{words}")
+        row = _row(indent, share, time_ns=cause.time_ns, words=f"{deeper}{words}")
         yield row.append(f"  {printable(cause.kind)}", style="dim")
         yield from _causes(
             cause.via, effect, indent, least=least, thread=cause.culprit, depth=depth + 1
         )
     if small:
         time_ns = sum(one.time_ns for one in small)
-        yield _row(indent, "", time_ns, f"{deeper}{count_of(len(small), 'smaller cause')}")
+        yield _row(
+            indent, "", time_ns=time_ns, words=f"{deeper}{count_of(len(small), 'smaller cause')}"
+        )
 
 
 def _row(indent: str, share: str, time_ns: int, words: str) -> Text:
