@@ -31,6 +31,7 @@ EXCEPTIONS = {
     # Maps of the kernel side, a cache, and a field of an answer.
     "capture/bpf/programs.py": {"folded_times"},
     "capture/maps/thread_dump.py": {"folded_times"},
+    "capture/maps/kernel_stacks.py": {"kernel_stacks"},
     "enrich/waits/kernel_waits.py": {"kernel_stacks"},
     "mcp/tools/stacks.py": {"kernel_stacks"},
     # A function of PyTorch.
