@@ -73,14 +73,14 @@ def headline_of(document: Document) -> Headline:
     if document.devices:
         return _of_devices(document)
     if document.apis:
-        return Headline(("Nothing went wrong: no call was far slower than usual, hung or failed",))
-    if document.processes or NO_CALLS in document.notes:
+        title = "Nothing went wrong: no call was far slower than usual, hung or failed"
+    elif document.processes or document.load or NO_CALLS in document.notes:
         title = "No CUDA call was counted"
     elif document.memory:
         title = "No request for memory failed"
     else:
-        title = "No activity of a device was recorded"
-    return Headline((title,), lines=_note(document))
+        return Headline(("No activity of a device was recorded",), lines=_note(document))
+    return Headline((title,))
 
 
 def leading_incident(document: Document) -> Incident | None:
@@ -126,7 +126,7 @@ def _lines(document: Document, lead: Incident) -> Iterator[HeadlineLine]:
 
 
 def _action_of(advice: str) -> str:
-    """Of an advice on a cause: its first sentence describes the cause, as the title does."""
+    # The first sentence of an advice describes the cause, as the title does.
     _, _, action = advice.partition(". ")
     return action or advice
 
@@ -152,8 +152,7 @@ def _to_do(advice: Iterable[str]) -> tuple[HeadlineLine, ...]:
 
 
 def _note(document: Document) -> tuple[HeadlineLine, ...]:
-    notes = [note for note in document.notes if note != NO_CALLS]
-    return tuple(HeadlineLine("Note", (note,)) for note in notes[:1])
+    return tuple(HeadlineLine("Note", (note,)) for note in document.notes[:1])
 
 
 def _of_devices(document: Document) -> Headline:

@@ -109,7 +109,7 @@ def write_text(
 def _sections(
     document: Document, *, per_process: bool, is_verbose: bool
 ) -> Iterator[tuple[str, Iterable[RenderableType] | None]]:
-    """Sections with their titles; without lines: the name of the process of those that follow."""
+    # Without lines, a title is the name of the process that the following sections are about.
     notes = [Text(f"- {printable(note)}") for note in document.notes]
     # For pure device traces, the problems of the trace come first.
     is_of_devices = not (_is_counted(document) or document.memory)

@@ -162,7 +162,6 @@ def _times(incident: Incident, *, is_verbose: bool) -> Iterator[Text]:
 
 
 def _folded(incidents: Sequence[Incident]) -> Iterator[Text]:
-    """How much many incidents lost, and to what."""
     if not incidents:
         return
     lost_ns = sum(incident.lost_ns for incident in incidents)
@@ -211,7 +210,7 @@ def _row(indent: str, share: str, time_ns: int, words: str) -> Text:
 
 
 def _sentence(step: CauseStep, effect: Effect | None) -> str:
-    """What a cause did, and where the thread waited if that is not the effect's own place."""
+    # The place is left out if it is that of the effect.
     cause = step.cause
     words = plain(what_it_did(cause, step.thread) if step.depth else what_happened(cause))
     stack = stack_of_cause(cause)

@@ -49,18 +49,18 @@ def export(tmp_path, monkeypatch):
     return export.write(tmp_path / "report.sqlite")
 
 
-def test_what_was_imported_is_told_before_the_report(export, capsys):
-    """What was taken, what was not, and then what ``explain`` says; names steer no terminal."""
+def test_what_was_imported_is_told_after_the_report(export, capsys):
+    """The answer, then what was taken and what was not; names steer no terminal."""
     assert cli.main(["import", "nsys", str(export)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == [
+    assert lines[0] == f"{export}: 20.3 ms from 2025-06-15 15:06:40.000000 UTC"
+    assert lines[-5:] == [
+        "",
         f"{export}: tool Nsight Systems, version 2026.2.1, schema 3.25.0",
         "  taken            21  activities of devices",
         "  taken            20  calls of the host",
         "  left out          1  mark of NVTX, and ranges that may overlap",
-        "",
-        f"{export}: 20.3 ms from 2025-06-15 15:06:40.000000 UTC",
     ]
     text = "\n".join(lines)
     assert "Verdict for device 0 (H100)" in text

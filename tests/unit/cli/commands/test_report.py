@@ -112,7 +112,7 @@ def test_the_second_cause_is_told_below_the_first(capsys):
 
     assert re.search(
         r"hog \(\d+\) took its CPU away, which was in loop\.py:\d+ spin: 100 % of \d+ samples "
-        r"31 % of it: It waited for a lock of holder",
+        r"Whose fault: hog .* Also: 31 % of it: It waited for a lock of holder",
         text,
     )
 
