@@ -21,7 +21,7 @@ from otel_gpu.config import load
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.events import Counters, Status
 from otel_gpu.wire.marks import Step
-from tests.kernel.agent import FIRST, Agent
+from tests.kernel.agent import Agent
 from tests.stubs.build import WORKLOADS, StubLibraries
 
 pytestmark = pytest.mark.kernel
@@ -40,8 +40,7 @@ class Captured(NamedTuple):
 def capture(stubs: StubLibraries, folder: Path, what: str, **more: Any) -> Captured:
     file = folder / "steps.rec"
     command = [sys.executable, WORKLOADS / "periodic.py", stubs.runtime, what]
-    # What is found first depends on how many calls there are in the first seconds.
-    with Agent(None, command, flags=["--record", str(file)], inside=FIRST, **more) as agent:
+    with Agent(None, command, flags=["--record", str(file)], **more) as agent:
         (line,) = agent.wait().lines
     return read(file, line)
 
