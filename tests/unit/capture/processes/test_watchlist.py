@@ -133,7 +133,7 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
         assert len(looked) == number.bit_length()
 
 
-@pytest.mark.parametrize(("begun", "count"), [(0, 0), (NOW_KTIME_NS, 1)])
+@pytest.mark.parametrize(("begun", "count"), [(0, 0), (NOW_KTIME_NS, 1)], ids=["long ago", "now"])
 def test_a_library_that_a_search_of_proc_found_first_was_probed_late_all_the_same(
     make, begun, count
 ):

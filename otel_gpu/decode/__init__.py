@@ -1,1 +1,0 @@
-"""Records become events: bytes become numbers with names."""
