@@ -45,8 +45,22 @@ _logger = logging.getLogger("otel_gpu")
 
 
 class _Parser(argparse.ArgumentParser):
+    takes_command = False
+
     def error(self, message: str) -> NoReturn:
+        _, is_unknown, words = message.partition("unrecognized arguments: ")
+        if is_unknown and self.takes_command and not words.startswith("-"):
+            hint = f"a command stands after --, as in {self.prog} -- python train.py"
+            raise UsageError(message, hint=hint)
         raise UsageError(message, hint=f"see {self.prog} --help")
+
+    def format_usage(self) -> str:
+        usage = super().format_usage()
+        return f"{usage.rstrip()} [-- CMD ...]\n" if self.takes_command else usage
+
+    def format_help(self) -> str:
+        usage = super().format_usage()
+        return super().format_help().replace(usage, self.format_usage(), 1)
 
 
 # Verbs that run as long as the host does.
@@ -83,6 +97,7 @@ def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
         epilog=_COMMAND if _takes_command(verb) else None,
         allow_abbrev=False,
     )
+    parser.takes_command = _takes_command(verb)
     verb.add_arguments(parser)
     for key in getattr(verb, "CONFIG_FLAGS", ()):
         option = config.OPTIONS[key]

@@ -87,6 +87,17 @@ def test_every_verb_is_a_module():
     assert all(callable(cli.import_verb(name).run) for name in commands.VERBS)
 
 
+def test_a_command_without_the_dashes_is_explained(capsys):
+    """As other profilers take it, and the usage line shows where it goes."""
+    assert cli.main(["run", "python", "train.py"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "otel-gpu: error: unrecognized arguments: python train.py",
+        "hint: a command stands after --, as in otel-gpu run -- python train.py",
+    ]
+    assert cli.main(["run", "--help"]) == 0
+    assert "[-- CMD ...]\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
