@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from otel_gpu.report.causes import rank_of, ranked_places
 from otel_gpu.report.document import Document, Incident, ProcessReport, key_of
-from otel_gpu.report.notes import NO_CALLS
+from otel_gpu.report.notes import reason_without_calls
 from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
@@ -72,15 +72,18 @@ def headline_of(document: Document) -> Headline:
         return Headline((alarmed[0].alarms[0],), lines=_to_do(alarmed[0].advice[:1]))
     if document.devices:
         return _of_devices(document)
+    why = reason_without_calls(document.notes)
+    lines: tuple[HeadlineLine, ...] = ()
     if document.apis:
         title = "Nothing went wrong: no call was far slower than usual, hung or failed"
-    elif document.processes or document.load or NO_CALLS in document.notes:
+    elif document.processes or document.load or why is not None:
         title = "No CUDA call was counted"
+        lines = (HeadlineLine("Why", (why,)),) if why else ()
     elif document.memory:
         title = "No request for memory failed"
     else:
-        return Headline(("No activity of a device was recorded",), lines=_note(document))
-    return Headline((title,))
+        title, lines = "No activity of a device was recorded", _note(document)
+    return Headline((title,), lines=lines)
 
 
 def leading_incident(document: Document) -> Incident | None:

@@ -1,6 +1,6 @@
 """Notes: sentences on what a report does not know."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from otel_gpu.capture.steps.detector import DetectionState
@@ -13,6 +13,8 @@ from otel_gpu.state.window import Window
 from otel_gpu.wire.readings import Aggregate
 
 NO_CALLS: Final = "No CUDA call was counted."
+"""How the note begins that says so, and why if it is known."""
+_MOST_LIBRARIES: Final = 8
 
 # Of threads, as the agent counts them.
 _WITHOUT_STEPS: Final[Mapping[str, str]] = {
@@ -47,6 +49,32 @@ _NOT_WATCHED = "counter_lost_not_watched_from_start"
 _REPAIRED_SHARE = 0.001
 
 
+def reason_without_calls(notes: Iterable[str]) -> str | None:
+    """Return why notes say that no call was counted; empty: not known; None: they do not say so."""
+    found = (note.removeprefix(NO_CALLS) for note in notes if note.startswith(NO_CALLS))
+    return next((reason.strip() for reason in found), None)
+
+
+def why_no_calls(agent: AgentReadings) -> str:
+    """Return why no call was counted, from the libraries that had probes; empty: not known."""
+    if not agent.counters and not agent.status:
+        return ""
+    names = sorted(agent.libraries)
+    shown = ", ".join(map(printable, names[:_MOST_LIBRARIES]))
+    more = f" and {len(names) - _MOST_LIBRARIES:,} more" if len(names) > _MOST_LIBRARIES else ""
+    if not names:
+        return (
+            "No program that was watched loaded a CUDA library (libcuda.so.1, libcudart.so): "
+            "otel-gpu doctor --pid PID shows what one has loaded."
+        )
+    if not any(name.startswith("libcuda.so") for name in names):
+        return (
+            f"Loaded: {shown}{more}, but not the driver, libcuda.so.1: without one on the host, "
+            "or in the container, programs use no GPU."
+        )
+    return f"Loaded and probed: {shown}{more}. No program called a probed function of them."
+
+
 def write_notes(
     calls: Collection[Aggregate],
     state: CaptureState,
@@ -79,7 +107,7 @@ def write_notes(
             "within 9 %. Counts, errors, totals and bytes are exact."
         )
     elif of_calls:
-        yield NO_CALLS
+        yield f"{NO_CALLS} {why_no_calls(agent)}".rstrip()
     if of_calls and not state.is_accounted:
         yield (
             "The times of threads were not recorded: what bounds a process, and what it waited for outside of the recorded calls, is not known."

@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from otel_gpu.enrich.activities import (
     Activity,
     CaptureActivity,
     CountersActivity,
+    ProbesActivity,
     StatusActivity,
 )
 from otel_gpu.state.differences import grown
 from otel_gpu.wire.bodies import AgentStatus
 
 _LOST = "counter_lost_"
+_MAX_LIBRARIES = 64
 
 
 class AgentReadings:
@@ -25,6 +28,7 @@ class AgentReadings:
         first_status: Its first figures, to compute what was used since.
         first_unix_ns: When these were read.
         last_unix_ns: When the latest ones were read.
+        libraries: File names of the libraries that have probes, the first 64.
         cpu_share: The share of one CPU that the agent used between the latest two; None: not known.
     """
 
@@ -34,6 +38,7 @@ class AgentReadings:
         self.first_status: AgentStatus = {}
         self.first_unix_ns = 0
         self.last_unix_ns = 0
+        self.libraries: set[str] = set()
         self.cpu_share: float | None = None
         self._cpu_ns: tuple[int, int] | None = None
         # Losses of earlier captures, and whether this one has counters and figures yet.
@@ -44,6 +49,9 @@ class AgentReadings:
         """Add an activity; kinds without readings are ignored."""
         if isinstance(activity, CountersActivity):
             self.counters, self._is_counted = activity.values, True
+        elif isinstance(activity, ProbesActivity):
+            if len(self.libraries) < _MAX_LIBRARIES:
+                self.libraries.add(PurePath(activity.info["library"]).name)
         elif isinstance(activity, CaptureActivity):
             self._earlier.update(self._lost())
             self._is_counted = self._has_status = False

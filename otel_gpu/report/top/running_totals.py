@@ -13,18 +13,26 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     CountersActivity,
     ExitActivity,
+    ProbesActivity,
     StatusActivity,
 )
 from otel_gpu.report.call_counts import api_rows
 from otel_gpu.report.document import ApiTotals, ProcessKey, key_of
-from otel_gpu.report.notes import describe_losses
+from otel_gpu.report.notes import describe_losses, why_no_calls
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import CaptureState
 
 MAX_ENDED = 1_024
 """Limit of series of ended processes, of 2 kB each."""
 OBSERVED = frozenset(
-    {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}
+    {
+        AggregatesActivity,
+        CaptureActivity,
+        CountersActivity,
+        ExitActivity,
+        ProbesActivity,
+        StatusActivity,
+    }
 )
 """The activities that change the totals."""
 
@@ -64,6 +72,10 @@ class RunningTotals:
     def losses(self) -> dict[str, int]:
         """Return losses that occurred, by reason."""
         return self._agent.losses(self._agent.status.get("rejected", {}))
+
+    def why_no_calls(self) -> str:
+        """Return why no call was seen; empty: not known."""
+        return why_no_calls(self._agent)
 
     def notes(self) -> Iterator[str]:
         """Yield notes on the losses."""

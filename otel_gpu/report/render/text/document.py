@@ -16,7 +16,7 @@ from otel_gpu.report.document import (
     key_of,
 )
 from otel_gpu.report.headline import headline_of
-from otel_gpu.report.notes import NO_CALLS
+from otel_gpu.report.notes import reason_without_calls
 from otel_gpu.report.render.fields import PROCESS, Field
 from otel_gpu.report.render.text import tables
 from otel_gpu.report.render.text.collectives import (
@@ -132,7 +132,9 @@ def _sections(
 
 def _is_counted(document: Document) -> bool:
     # Whether calls and threads were watched, even if there were none.
-    return bool(document.processes or document.apis or NO_CALLS in document.notes)
+    return bool(
+        document.processes or document.apis or reason_without_calls(document.notes) is not None
+    )
 
 
 def _parts(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -67,8 +67,12 @@ class Summary:
         self._console.print(self._render(rows, self._totals.mean_rates(rows)))
 
     def _render(self, rows: Sequence[ApiTotals], rates: Iterable[float]) -> Group:
-        table = draw_table(_FIELDS, zip(rows, rates, strict=True))
-        return Group(table if rows else Text("No CUDA call was seen."), Text(""), *self._footer())
+        shown: list[RenderableType] = [Text("No CUDA call was seen.")]
+        if rows:
+            shown = [draw_table(_FIELDS, zip(rows, rates, strict=True))]
+        elif why := self._totals.why_no_calls():
+            shown.append(Text(why))
+        return Group(*shown, Text(""), *self._footer())
 
     def _footer(self) -> Iterator[Text]:
         counters = self._totals.counters

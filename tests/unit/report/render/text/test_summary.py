@@ -26,6 +26,7 @@ from otel_gpu.report.top.running_totals import RunningTotals
 from otel_gpu.report.wording.formats import format_duration
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 from otel_gpu.wire.readings import Aggregate, SeriesKey
+from tests.activities import counters, probes
 
 EXPONENTIAL = {"kind": "exponential", "scale": 2, "offset": -120}
 EXPLICIT = {"kind": "explicit", "bounds_ns": [1_000, 4_000, 16_000]}
@@ -162,6 +163,24 @@ def test_other_metrics_are_not_calls():
 def test_an_empty_capture_says_so():
     """An operator who probed nothing learns that, and not an empty table."""
     assert final_text(capture()).startswith("No CUDA call was seen.\n")
+
+
+@pytest.mark.parametrize(
+    ("libraries", "reason"),
+    [
+        ([], "No program that was watched loaded a CUDA library"),
+        (["/x/libcudart.so.13"], "Loaded: libcudart.so.13, but not the driver, libcuda.so.1"),
+        (
+            ["/x/libcudart.so.13", "/y/libcuda.so.535.261.03"],
+            "Loaded and probed: libcuda.so.535.261.03, libcudart.so.13. No program called",
+        ),
+    ],
+)
+def test_an_empty_capture_says_why(libraries, reason):
+    """The first thing that goes wrong in a first run: no driver, or the wrong process."""
+    found = [probes(1, library, symbols=3, exported=3) for library in libraries]
+
+    assert reason in final_text(capture(), *found, counters(2))
 
 
 def test_losses_are_listed_by_reason():
