@@ -298,6 +298,9 @@ class KernelSide:
     def program_ktime_ns(self, pid):
         return self._alive.get(pid, 0)
 
+    def has_stopped_since(self, _pid, _tid, _ktime_ns):
+        return False
+
     def programs(self):
         return dict(self._alive)
 
