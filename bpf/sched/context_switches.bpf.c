@@ -154,18 +154,23 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	return now_ktime_ns;
 }
 
-/* A new thread runs for the first time: it has waited for a CPU since it was made. */
-static __always_inline void begin_running(struct thread *thread, __u64 now_ktime_ns)
+/*
+ * A new thread runs for the first time: it has waited for a CPU since it was made. A function, so that
+ * its key is not on the BPF stack of a context switch, which calls deeper ones.
+ */
+__weak __noinline int begin_running(struct thread *thread, __u64 now_ktime_ns)
 {
-	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
+	struct times_key key;
 	__u64 from_ktime_ns;
 
-	if (!(thread->booked & OFF_CPU))
-		return;
+	if (!thread || !(thread->booked & OFF_CPU))
+		return 0;
+	key = key_of(thread, STATE_RUN_QUEUE);
 	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
 	key.context = CONTEXT_OTHER;
 	book(&key, thread->comm, now_ktime_ns - from_ktime_ns,
 	     now_ktime_ns - thread->runnable_ktime_ns, 1);
+	return 0;
 }
 
 /*

@@ -13,7 +13,7 @@ from otel_gpu.state.window import Window
 from otel_gpu.wire.readings import Aggregate
 
 NO_CALLS: Final = "No CUDA call was counted."
-"""How the note begins that says so, and why if it is known."""
+"""The beginning of a note; the reason follows, if it is known."""
 _MOST_LIBRARIES: Final = 8
 
 # Of threads, as the agent counts them.
@@ -50,7 +50,7 @@ _REPAIRED_SHARE = 0.001
 
 
 def reason_without_calls(notes: Iterable[str]) -> str | None:
-    """Return why notes say that no call was counted; empty: not known; None: they do not say so."""
+    """Return the reason in the note that no call was counted; empty: not known; None: no such note."""
     found = (note.removeprefix(NO_CALLS) for note in notes if note.startswith(NO_CALLS))
     return next((reason.strip() for reason in found), None)
 
