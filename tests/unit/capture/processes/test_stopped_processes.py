@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -38,6 +39,17 @@ def busy() -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-c", BUSY]) as process:
         yield process.pid
         process.kill()
+
+
+@contextmanager
+def other_agent(program: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A program with an agent's name, and the pid of its busy child."""
+    command = [sys.executable, "-c", program, AGENT_NAME]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout
+        yield agent, int(agent.stdout.readline())
 
 
 def stop(pid: int) -> None:
@@ -108,12 +120,7 @@ def test_the_next_stop_is_not_ended_for_another_agent() -> None:
 
     The slower of two would else let it go on from the stop that came after.
     """
-    command = [sys.executable, "-c", AGENT, AGENT_NAME]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as agent:
-        assert agent.stdout
-        pid = int(agent.stdout.readline())
+    with other_agent(AGENT) as (agent, pid):
         stop(pid)
         with Hold(pid, pid, stopped=True):
             let_go_on(pid)
@@ -128,12 +135,7 @@ def test_the_next_stop_is_not_ended_for_another_agent() -> None:
 
 def test_the_slower_this_agent_was_the_longer_it_waits_for_another() -> None:
     """Both run on the same busy machine; the other one lets the process go on when its probes stand."""
-    command = [sys.executable, "-c", AGENT, AGENT_NAME]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as agent:
-        assert agent.stdout
-        pid = int(agent.stdout.readline())
+    with other_agent(AGENT) as (agent, pid):
         stop(pid)
         begun_s = time.monotonic()
         with Hold(pid, pid, stopped=True, ktime_ns=time.monotonic_ns() - 150_000_000):
@@ -158,12 +160,7 @@ def test_a_program_that_has_the_name_of_an_agent_is_not_waited_for(
     """Another user's program can take any name, and start others that come to stops all the time."""
     monkeypatch.setattr(stopped_processes, "_OTHER_AGENT_S", 60.0)
     as_nobody = AGENT.replace("try:", "os.setuid(65534)\ntry:")
-    command = [sys.executable, "-c", as_nobody, AGENT_NAME]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as agent:
-        assert agent.stdout
-        pid = int(agent.stdout.readline())
+    with other_agent(as_nobody) as (agent, pid):
         try:
             stop(pid)
             while real_uid(agent.pid) != 65534:
