@@ -54,7 +54,6 @@ _SCALARS: Final = {bool: "boolean", int: "integer", float: "number", str: "strin
 # Of Meta, and of the schemas of numbers, texts, lists and objects.
 _BOUNDS: Final = {"ge": "minimum", "le": "maximum", "pattern": "pattern"}
 _LENGTHS: Final = {"string": "Length", "array": "Items", "object": "Properties"}
-_INT64: Final = (-(1 << 63), (1 << 63) - 1)
 
 
 class JsonDocument(NamedTuple):

@@ -238,4 +238,4 @@ WRITTEN_AS: Mapping[type, Any] = {
 }
 """Types that are written as another type."""
 BY_ID = frozenset({Chain, Evidence})
-"""Types of which only the id is written, except in the keys of the document itself."""
+"""Types that are written as their id, except in the keys of the document itself."""
