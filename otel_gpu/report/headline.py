@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.report.causes import rank_of, ranked_places
-from otel_gpu.report.document import Document, Incident, ProcessReport, key_of
+from otel_gpu.report.document import Document, Incident, key_of
 from otel_gpu.report.notes import reason_without_calls
 from otel_gpu.report.wording.formats import (
     count_of,
@@ -26,7 +26,7 @@ from otel_gpu.report.wording.sentences import (
     loss_of,
     sentence_of,
 )
-from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
+from otel_gpu.report.wording.shares import describe_shares
 
 FAULT = "Whose fault"
 PLACE = "Where"
@@ -123,7 +123,8 @@ def _lines(document: Document, lead: Incident) -> Iterator[HeadlineLine]:
     if bound := [
         one for one in document.judged if key_of(one.process) in map(key_of, lead.processes)
     ]:
-        yield HeadlineLine("Verdict", _bound(bound[0]))
+        shares = describe_shares(bound[0].verdict_shares, _MOST_SHARES)
+        yield HeadlineLine("Verdict", (bound[0].verdict, shares))
     if others := [one for one in document.incidents if one is not lead]:
         yield HeadlineLine(BESIDES, _others(others, lead))
 
@@ -132,12 +133,6 @@ def _action_of(advice: str) -> str:
     # The first sentence of an advice describes the cause, as the title does.
     _, _, action = advice.partition(". ")
     return action or advice
-
-
-def _bound(process: ProcessReport) -> Sentence:
-    ranked = largest_first(process.verdict_shares, SHOWN_SHARE)[:_MOST_SHARES]
-    shares = ", ".join(f"{name} {format_share(share)}" for name, share in ranked)
-    return (process.verdict, f" ({shares})" if shares else "")
 
 
 def _others(others: list[Incident], lead: Incident) -> Sentence:

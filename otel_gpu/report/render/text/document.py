@@ -57,11 +57,9 @@ from otel_gpu.report.wording.formats import (
 from otel_gpu.report.wording.sentences import (
     plain,
 )
-from otel_gpu.report.wording.shares import SHOWN_SHARE, largest_first
+from otel_gpu.report.wording.shares import describe_shares
 from otel_gpu.report.wording.short_names import cut_apart
 
-MAX_INCIDENTS = 10
-_MAX_CAUSES = 6
 _MAX_FRAMES = 12
 _MAX_ROWS_OVER_TIME = 60
 
@@ -232,9 +230,7 @@ def _verdicts(document: Document) -> list[Text]:
 def _verdict(process: ProcessReport) -> Iterator[Text]:
     line = Text(f"{process_name(process.process)}: ")
     line.append(printable(process.verdict), style="bold" if process.budget_ns else "")
-    if shares := largest_first(process.verdict_shares, SHOWN_SHARE):
-        texts = (f"{printable(name)} {format_share(share)}" for name, share in shares)
-        line.append(f" ({', '.join(texts)})")
+    line.append(describe_shares(process.verdict_shares))
     yield line
     for bound in process.verdict_bounds:
         if reason := plain(describe_bound(bound)):
@@ -261,5 +257,5 @@ def _moment(chain: Chain) -> list[Text]:
     return lines
 
 
-def _more(count: int, shown: int, indent: str = "") -> list[Text]:
-    return [Text(f"{indent}and {count - shown:,} more", style="dim")] if count > shown else []
+def _more(count: int, shown: int) -> list[Text]:
+    return [Text(f"and {count - shown:,} more", style="dim")] if count > shown else []

@@ -14,8 +14,7 @@ from otel_gpu.report.wording.short_names import cut_apart
 MOST_ROWS = 7
 """Rows of a terminal that the answer takes at most."""
 
-STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
-
+_STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
 _LABEL = 13
 _LEAST_WIDTH = 40
 _ROWS_OF_A_PART = 2
@@ -29,16 +28,17 @@ def headline_lines(headline: Headline, width: int) -> list[Text]:
     width = max(width, _LEAST_WIDTH)
     title = _title_rows(headline, width)
     titles = " ".join(row.plain.strip() for row in title)
-    parts = [(line.label, plain(line.sentence)) for line in headline.lines]
-    wrapped = {label: _wrapped(text, width - _LABEL) for label, text in parts}
+    texts = {line.label: plain(line.sentence) for line in headline.lines}
+    wrapped = {label: _wrapped(text, width - _LABEL) for label, text in texts.items()}
     if PLACE in wrapped:
-        wrapped[PLACE] = cut_apart([dict(parts)[PLACE]], width - _LABEL)
+        wrapped[PLACE] = cut_apart([texts[PLACE]], width - _LABEL)
     left = MOST_ROWS - len(title)
     if sum(map(len, wrapped.values())) > left:
-        wrapped |= {ADVICE: _cut(wrapped[ADVICE])} if ADVICE in wrapped else {}
+        if ADVICE in wrapped:
+            wrapped[ADVICE] = _cut(wrapped[ADVICE])
         needed = sum(len(wrapped.get(label, ())) for label in (FAULT, PLACE, ADVICE))
         # The title names the culprit, too.
-        if needed > left or dict(parts).get(FAULT, "").partition(",")[0] in titles:
+        if needed > left or texts.get(FAULT, "").partition(",")[0] in titles:
             wrapped.pop(FAULT, None)
     rows = title
     for label, lines in wrapped.items():
@@ -51,12 +51,17 @@ def headline_lines(headline: Headline, width: int) -> list[Text]:
     return rows
 
 
+def style_of(severity: Severity) -> str:
+    """Return the style of a severity; none for an unknown one."""
+    return _STYLES.get(severity, "")
+
+
 def _title_rows(headline: Headline, width: int) -> list[Text]:
     rows = []
     if headline.loss and headline.incident:
         severity = headline.incident.severity
         loss = f"{printable(severity).upper()}: {plain(headline.loss)}"
-        style = STYLES.get(severity, "")
+        style = style_of(severity)
         rows = [Text(row, style=style) for row in _cut(_wrapped(loss, width, "  "))]
     title = _cut(_wrapped(plain(headline.title), width, "  "))
     return rows + [Text(row, style="bold") for row in title]

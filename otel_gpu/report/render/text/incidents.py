@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from otel_gpu.report.causes import CauseStep, rank_of, worst_of
+from otel_gpu.report.causes import CauseStep, worst_of
 from otel_gpu.report.document import (
     Cause,
     Chain,
@@ -17,7 +17,7 @@ from otel_gpu.report.document import (
     Severity,
     stack_of_cause,
 )
-from otel_gpu.report.render.text.headline import STYLES
+from otel_gpu.report.render.text.headline import style_of
 from otel_gpu.report.steps import SlowStepRow
 from otel_gpu.report.wording.formats import (
     count_of,
@@ -41,7 +41,7 @@ from otel_gpu.report.wording.sentences import (
 )
 from otel_gpu.report.wording.shares import largest_first
 
-MAX_INCIDENTS = 10
+_MAX_INCIDENTS = 10
 _IN_FULL = 3
 _MAX_CAUSES = 6
 _LEAST_CAUSE = 0.02
@@ -67,16 +67,15 @@ def incident_lines(document: Document, *, is_verbose: bool) -> Iterator[Text]:
     """
     if not document.incidents:
         yield Text(_NONE)
-    worst, *others = document.incidents or (None,)
-    if worst is None:
-        return
-    most = MAX_INCIDENTS if is_verbose else _IN_FULL
-    shown = [worst, *(one for one in others if is_verbose or one.severity != Severity.LOW)][:most]
-    left_out = list(document.incidents)
+    most = _MAX_INCIDENTS if is_verbose else _IN_FULL
+    left_out: list[Incident] = []
     for number, incident in enumerate(document.incidents, 1):
-        if any(incident is one for one in shown):
-            left_out.remove(incident)
+        # The first one always.
+        is_important = number == 1 or is_verbose or incident.severity != Severity.LOW
+        if is_important and number - len(left_out) <= most:
             yield from _incident(number, incident, document.start_unix_ns, is_verbose=is_verbose)
+        else:
+            left_out.append(incident)
     yield from _folded(left_out)
 
 
@@ -102,11 +101,6 @@ def cause_lines(
         length_ns = effect.duration_ns if effect is not None and isinstance(whole, Chain) else 0
         share = format_share(unexplained_ns / length_ns) if length_ns else ""
         yield _row(indent, share, time_ns=unexplained_ns, words="unexplained")
-
-
-def style_of(severity: Severity) -> str:
-    """Return the style of a severity; none for an unknown one."""
-    return [*STYLES.values(), ""][rank_of(severity)]
 
 
 def describe_effect(effect: Effect) -> str:
@@ -214,7 +208,7 @@ def _sentence(step: CauseStep, effect: Effect | None) -> str:
     cause = step.cause
     words = plain(what_it_did(cause, step.thread) if step.depth else what_happened(cause))
     stack = stack_of_cause(cause)
-    is_new = stack is not None and not (effect and stack is effect.stack)
-    if stack and stack.place and is_new and not cause.lines.first:
+    is_known = effect is not None and stack is effect.stack
+    if stack and stack.place and not is_known and not cause.lines.first:
         words += f", in {describe_place(stack.place)}"
     return words

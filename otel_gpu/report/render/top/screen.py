@@ -11,7 +11,7 @@ from rich.text import Text
 
 from otel_gpu.report.causes import is_hosts_fault, path_of
 from otel_gpu.report.document import Bound, Incident, ProcessKey, key_of
-from otel_gpu.report.render.text.incidents import style_of
+from otel_gpu.report.render.text.headline import style_of
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.report.render.top.call_table import draw_calls
 from otel_gpu.report.render.top.columns import TopColumn, draw_columns
